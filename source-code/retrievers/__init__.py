@@ -1,0 +1,33 @@
+"""Retrievers for LangChain, one class a file, written to be copied into your own project.
+
+Importing this package is cheap: a class and what it needs are imported when first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "BM25Retriever": "bm25",
+    "DenseRetriever": "dense",
+    "FeedbackQueryRewriter": "feedback",
+    "HuggingFaceCrossEncoder": "cross_encoder",
+    "LateInteractionCrossEncoder": "late_interaction",
+    "MultiQueryRetriever": "multi_query",
+    "RRFEnsembleRetriever": "ensemble",
+    "RerankRetriever": "rerank",
+    "ScoreFusionRetriever": "score_fusion",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
