@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Self
+from typing import Any
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -12,7 +12,7 @@ from langchain_core.callbacks import (
 )
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from .documents import (
     OnError,
@@ -63,10 +63,12 @@ class RRFEnsembleRetriever(BaseRetriever):
     key: Callable[[Document], Hashable] = document_key
     on_error: OnError = "raise"
 
-    @model_validator(mode="after")
-    def _check_weights(self) -> Self:
-        check_weights(self.weights, len(self.retrievers))
-        return self
+    @field_validator("weights")
+    @classmethod
+    def _check_weights(cls, weights: list[float] | None, info: ValidationInfo) -> Any:
+        if "retrievers" in info.data:
+            check_weights(weights, len(info.data["retrievers"]))
+        return weights
 
     def _get_relevant_documents(
         self,

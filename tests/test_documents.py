@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from helpers import doc
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+
+from retrievers.documents import document_key, latest_score, merge_copies, scored_copy, unique
+
+
+def test_the_id_comes_before_all_else() -> None:
+    assert document_key(doc("x", id="1", source="a")) == document_key(doc("y", id="1", source="b"))
+
+
+def test_a_doc_id_in_the_metadata_is_the_same_identity_as_an_id() -> None:
+    assert document_key(doc("x", doc_id=7)) == document_key(doc("y", id="7"))
+
+
+def test_two_chunks_of_one_file_are_two_documents() -> None:
+    one, two = doc("same", source="f", start_index=0), doc("same", source="f", start_index=9)
+    assert document_key(one) != document_key(two)
+    assert document_key(doc("a", source="f")) != document_key(doc("b", source="f"))
+
+
+def test_a_page_number_alone_does_not_merge_the_chunks_of_that_page() -> None:
+    assert document_key(doc("a", source="f", page=1)) != document_key(doc("b", source="f", page=1))
+
+
+def test_the_same_text_in_two_files_is_two_documents_and_without_a_source_one() -> None:
+    assert document_key(doc("x", source="f")) != document_key(doc("x", source="g"))
+    assert document_key(doc("x")) == document_key(doc("x", colour="red"))
+
+
+@given(st.lists(st.text(max_size=4), min_size=2, max_size=2, unique=True))
+def test_different_parts_never_join_to_the_same_key(parts: list[str]) -> None:
+    one, two = parts
+    keys = {
+        document_key(doc(one, source=two or "s")),
+        document_key(doc(two, source=one or "s")),
+        document_key(doc("t", id=(one + two) or "i")),
+        document_key(doc(one + two)),
+    }
+    assert len(keys) == 4
+
+
+def test_a_scored_copy_leaves_the_original_alone_and_is_json() -> None:
+    original = doc("x", id="1", tags=["a"])
+    copy = scored_copy(original, "bm25_score", 3, found_by="bm25")
+    assert original.metadata == {"tags": ["a"]}
+    assert copy.id == "1"
+    assert json.loads(json.dumps(copy.metadata)) == {
+        "tags": ["a"],
+        "retrieved_by": ["bm25"],
+        "bm25_score": 3.0,
+    }
+
+
+def test_writing_into_a_nested_value_of_a_copy_does_not_reach_the_original() -> None:
+    original = doc("x", tags=["a"])
+    scored_copy(original, "bm25_score", 1).metadata["tags"].append("b")
+    assert original.metadata["tags"] == ["a"]
+
+
+def test_the_latest_score_is_that_of_the_last_stage() -> None:
+    once = scored_copy(doc("x", credit_score=700), "bm25_score", 2)
+    twice = scored_copy(scored_copy(once, "rrf_score", 0.03), "bm25_score", 5)
+    assert latest_score(once) == 2
+    assert latest_score(twice) == 5
+    assert latest_score(doc("x", rank=1, good_score=True)) is None
+
+
+def test_merging_keeps_the_best_score_and_all_stages() -> None:
+    merged = merge_copies(
+        [
+            doc("x", score=0.1, retrieved_by=["dense"], lang="en"),
+            doc("x", score=0.3, retrieved_by=["bm25", "dense"], page=2),
+        ]
+    )
+    assert merged.metadata == {
+        "score": 0.3,
+        "retrieved_by": ["dense", "bm25"],
+        "lang": "en",
+        "page": 2,
+    }
+    with pytest.raises(ValueError, match="at least one"):
+        merge_copies([])
+
+
+def test_unique_keeps_the_first_of_each() -> None:
+    documents: list[Document] = [doc("a", id="1"), doc("b", id="2"), doc("c", id="1")]
+    assert [d.page_content for d in unique(documents)] == ["a", "b"]

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from helpers import FailingRetriever, ListRetriever, TraceRecorder, doc, texts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_tests.integration_tests import RetrieversIntegrationTests
+
+from retrievers.ensemble import RRFEnsembleRetriever, reciprocal_rank_fusion
+
+
+def leg(*names: str) -> ListRetriever:
+    return ListRetriever(documents=[doc(name, id=name) for name in names])
+
+
+class TestStandard(RetrieversIntegrationTests):
+    @property
+    def retriever_constructor(self) -> type[BaseRetriever]:
+        return RRFEnsembleRetriever
+
+    @property
+    def retriever_constructor_params(self) -> dict[str, Any]:
+        return {"retrievers": [leg("a", "b", "c"), leg("c", "d", "a")]}
+
+    @property
+    def retriever_query_example(self) -> str:
+        return "anything"
+
+    @property
+    def num_results_arg_name(self) -> str:
+        return "top_n"
+
+
+def test_scores_are_sums_of_reciprocal_ranks() -> None:
+    fused = RRFEnsembleRetriever(retrievers=[leg("a", "b"), leg("b", "c")]).invoke("q")
+    assert texts(fused) == ["b", "a", "c"]
+    scores = [d.metadata["rrf_score"] for d in fused]
+    assert scores == pytest.approx([1 / 62 + 1 / 61, 1 / 61, 1 / 62], abs=1e-15)
+
+
+def test_c14_the_same_text_from_two_sources_stays_two_documents() -> None:
+    text = "All rights reserved."
+    legs = [
+        ListRetriever(documents=[doc(text, id="a", source="a.md")]),
+        ListRetriever(documents=[doc(text, id="b", source="b.md")]),
+    ]
+    assert [d.id for d in RRFEnsembleRetriever(retrievers=legs).invoke("q")] == ["a", "b"]
+    by_text = RRFEnsembleRetriever(retrievers=legs, key=lambda d: d.page_content)
+    assert [d.id for d in by_text.invoke("q")] == ["a"]
+
+
+def test_c14_without_ids_the_same_text_is_one_document() -> None:
+    legs = [ListRetriever(documents=[doc("x")]), ListRetriever(documents=[doc("x")])]
+    (only,) = RRFEnsembleRetriever(retrievers=legs).invoke("q")
+    assert only.metadata["rrf_score"] == pytest.approx(2 / 61)
+
+
+def test_c15_a_repeated_document_counts_once_in_a_list() -> None:
+    fused = RRFEnsembleRetriever(retrievers=[leg("x", "y", "y")]).invoke("q")
+    assert [(d.id, round(d.metadata["rrf_score"], 5)) for d in fused] == [
+        ("x", 0.01639),
+        ("y", 0.01613),
+    ]
+
+
+def test_c16_a_leg_of_weight_zero_does_not_show() -> None:
+    legs = [leg("a", "b"), leg("c")]
+    first = RRFEnsembleRetriever(retrievers=legs, weights=[1, 0]).invoke("q")
+    assert [(d.id, round(d.metadata["rrf_score"], 5)) for d in first] == [
+        ("a", 0.01639),
+        ("b", 0.01613),
+    ]
+    assert texts(RRFEnsembleRetriever(retrievers=legs, weights=[0, 1]).invoke("q")) == ["c"]
+
+
+@pytest.mark.parametrize("weights", [[1], [1, 1, 1], [0, 0], [1, -1], [1, float("nan")]])
+def test_c16_unfit_weights_are_an_error(weights: list[float]) -> None:
+    with pytest.raises(ValueError, match="weight"):
+        RRFEnsembleRetriever(retrievers=[leg("a"), leg("b")], weights=weights)
+
+
+def test_unfit_weights_are_refused_on_assignment_and_leave_the_old_ones() -> None:
+    ensemble = RRFEnsembleRetriever(retrievers=[leg("a"), leg("b")], weights=[1, 2])
+    with pytest.raises(ValueError, match="weights"):
+        ensemble.weights = [1]
+    assert ensemble.weights == [1, 2]
+
+
+def test_c17_the_best_possible_score_of_two_legs_is_two_over_61() -> None:
+    fused = RRFEnsembleRetriever(retrievers=[leg("a", "b"), leg("a", "c")]).invoke("q")
+    assert fused[0].metadata["rrf_score"] == pytest.approx(2 / 61)
+
+
+def test_c18_a_failing_leg_fails_the_query_and_is_named() -> None:
+    legs = [leg("a"), FailingRetriever(error=RuntimeError("store down"))]
+    with pytest.raises(RuntimeError, match="store down") as caught:
+        RRFEnsembleRetriever(retrievers=legs).invoke("q")
+    assert "retriever_2 (FailingRetriever)" in caught.value.__notes__[0]
+
+
+async def test_c18_skip_returns_the_others_and_warns(caplog: pytest.LogCaptureFixture) -> None:
+    legs = [leg("a"), FailingRetriever(error=RuntimeError("store down"))]
+    ensemble = RRFEnsembleRetriever(retrievers=legs, on_error="skip")
+    assert texts(ensemble.invoke("q")) == ["a"]
+    assert "retriever_2 (FailingRetriever)" in caplog.text
+    assert "store down" in caplog.text
+    assert texts(await ensemble.ainvoke("q")) == ["a"]
+
+
+async def test_c18_all_legs_failing_raises_the_first_error() -> None:
+    legs = [FailingRetriever(error=RuntimeError(name)) for name in ("one", "two")]
+    ensemble = RRFEnsembleRetriever(retrievers=legs, on_error="skip")
+    with pytest.raises(RuntimeError, match="one"):
+        ensemble.invoke("q")
+    with pytest.raises(RuntimeError, match="one"):
+        await ensemble.ainvoke("q")
+
+
+async def test_c18_cancellation_is_not_swallowed() -> None:
+    class Waiting(ListRetriever):
+        async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> Any:
+            await asyncio.sleep(60)
+
+    ensemble = RRFEnsembleRetriever(retrievers=[Waiting(documents=[])], on_error="skip")
+    task = asyncio.create_task(ensemble.ainvoke("q"))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_c18_no_legs_is_an_error() -> None:
+    with pytest.raises(ValueError, match="retrievers"):
+        RRFEnsembleRetriever(retrievers=[])
+
+
+class Meeting(BaseRetriever):
+    """Returns only once all the other legs have been called too."""
+
+    barrier: Any
+    document: Document
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        self.barrier.wait(timeout=5)
+        return [self.document]
+
+    async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        await asyncio.wait_for(self.barrier.wait(), timeout=5)
+        return [self.document]
+
+
+def test_c19_legs_run_side_by_side_in_threads() -> None:
+    barrier = threading.Barrier(3)
+    legs = [Meeting(barrier=barrier, document=doc(name)) for name in "abc"]
+    assert texts(RRFEnsembleRetriever(retrievers=legs).invoke("q")) == ["a", "b", "c"]
+
+
+async def test_c19_legs_run_side_by_side_on_the_event_loop() -> None:
+    class AllArrived:
+        def __init__(self) -> None:
+            self.missing = 3
+            self.event = asyncio.Event()
+
+        async def wait(self) -> None:
+            self.missing -= 1
+            if self.missing == 0:
+                self.event.set()
+            await self.event.wait()
+
+    barrier = AllArrived()
+    legs = [Meeting(barrier=barrier, document=doc(name)) for name in "abc"]
+    assert texts(await RRFEnsembleRetriever(retrievers=legs).ainvoke("q")) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+async def test_c21_a_trace_shows_both_legs_below_the_ensemble(use_async: bool) -> None:
+    ensemble = RRFEnsembleRetriever(retrievers=[leg("a"), leg("b")])
+    trace = TraceRecorder()
+    if use_async:
+        await ensemble.ainvoke("q", config=trace.config)
+    else:
+        ensemble.invoke("q", config=trace.config)
+    (root,) = [run for run, parent in trace.parents.items() if parent is None]
+    children = [run for run, parent in trace.parents.items() if parent == root]
+    assert sorted(trace.tags[run][-1] for run in children) == ["retriever_1", "retriever_2"]
+    assert sorted(trace.counts.values()) == [1, 1, 2]
+    assert trace.counts[root] == 2
+
+
+@pytest.mark.parametrize("query", ["", "  \n"])
+async def test_a_blank_query_calls_no_leg(query: str) -> None:
+    ensemble = RRFEnsembleRetriever(retrievers=[FailingRetriever(error=AssertionError())])
+    assert ensemble.invoke(query) == []
+    assert await ensemble.ainvoke(query) == []
+
+
+async def test_a_query_that_is_no_string_is_a_type_error() -> None:
+    ensemble = RRFEnsembleRetriever(retrievers=[leg("a")])
+    with pytest.raises(TypeError, match="must be a string, got dict"):
+        ensemble.invoke({"question": "q"})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="must be a string"):
+        await ensemble.ainvoke(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("top_n", [0, -1, 1.5, True, "3"])
+def test_an_unfit_top_n_is_an_error(top_n: Any) -> None:
+    with pytest.raises(ValueError, match="top_n"):
+        RRFEnsembleRetriever(retrievers=[leg("a")]).invoke("q", top_n=top_n)
+
+
+def test_an_unknown_field_and_an_unknown_argument_are_errors() -> None:
+    with pytest.raises(ValueError, match="c"):
+        RRFEnsembleRetriever(retrievers=[leg("a")], c=60)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="c"):
+        RRFEnsembleRetriever(retrievers=[leg("a")]).invoke("q", c=60)
+
+
+def test_what_the_legs_said_is_merged_and_their_documents_stay_as_they_were() -> None:
+    one = doc("a", id="a", bm25_score=2.0, retrieved_by=["bm25"], rrf_note="mine")
+    two = doc("a", id="a", dense_score=0.5, retrieved_by=["dense"])
+    legs = [ListRetriever(documents=[one]), ListRetriever(documents=[two])]
+    before = one.model_dump_json(), two.model_dump_json()
+    (merged,) = RRFEnsembleRetriever(retrievers=legs).invoke("q")
+    assert merged.metadata == {
+        "bm25_score": 2.0,
+        "retrieved_by": ["bm25", "dense"],
+        "rrf_note": "mine",
+        "dense_score": 0.5,
+        "rrf_score": pytest.approx(2 / 61),
+    }
+    merged.metadata["retrieved_by"].append("x")
+    assert (one.model_dump_json(), two.model_dump_json()) == before
+
+
+names = st.lists(st.sampled_from("abcdefgh"), max_size=10)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(names, min_size=1, max_size=4), st.integers(1, 100), st.data())
+def test_fusion_equals_exact_arithmetic(lists: list[list[str]], k: int, data: Any) -> None:
+    weights = data.draw(st.lists(st.integers(1, 3), min_size=len(lists), max_size=len(lists)))
+    expected: dict[str, Fraction] = {}
+    for ranked, weight in zip(lists, weights):
+        for rank, name in enumerate(dict.fromkeys(ranked), start=1):
+            expected[name] = expected.get(name, Fraction(0)) + Fraction(weight, k + rank)
+    fused = reciprocal_rank_fusion([[doc(n, id=n) for n in r] for r in lists], weights, k)
+    scores = {d.id: d.metadata["rrf_score"] for d in fused}
+    assert scores == pytest.approx({name: float(score) for name, score in expected.items()})
+    values = list(scores.values())
+    assert values == sorted(values, reverse=True)
+    for d in fused:
+        json.dumps(d.metadata)
+
+
+@settings(max_examples=100, deadline=None)
+@given(names, names)
+def test_ties_go_to_the_document_that_came_first(one: list[str], two: list[str]) -> None:
+    fused = reciprocal_rank_fusion([[doc(n, id=n) for n in r] for r in (one, two)])
+    met = list(dict.fromkeys(one + two))
+    keys = [(-d.metadata["rrf_score"], met.index(d.page_content)) for d in fused]
+    assert keys == sorted(keys)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from("abcdef"), unique=True, max_size=6), min_size=2, max_size=2)
+)
+def test_ranking_agrees_with_langchain_classic(lists: list[list[str]]) -> None:
+    from langchain_classic.retrievers import EnsembleRetriever
+
+    legs = [leg(*names) for names in lists]
+    ours = RRFEnsembleRetriever(retrievers=legs).invoke("q")
+    theirs = EnsembleRetriever(retrievers=legs, weights=[1, 1]).invoke("q")
+    assert texts(ours) == texts(theirs)
