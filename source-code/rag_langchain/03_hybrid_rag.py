@@ -1,0 +1,45 @@
+"""Hybrid RAG: search by meaning and by words, and fuse the two lists.
+
+Dense search finds what is said in other words. BM25 finds names, codes and numbers that an
+embedding blurs. Reciprocal rank fusion lifts what both agree on.
+
+    uv run source-code/rag_langchain/03_hybrid_rag.py
+    uv run source-code/rag_langchain/03_hybrid_rag.py --profile ollama "What is ATP?"
+"""
+
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import RunnablePassthrough
+
+from ragbook.chains import PROMPT, format_context
+from ragbook.corpus import load_passages
+from ragbook.demo import answer_questions, arguments, run
+from ragbook.profiles import get_profile
+from ragbook.vectorstore import build_vectorstore
+from retrievers.bm25 import BM25Retriever
+from retrievers.dense import DenseRetriever
+from retrievers.ensemble import RRFEnsembleRetriever
+
+
+def main() -> None:
+    args = arguments(__doc__)
+    profile = get_profile(args.profile)
+
+    # The passages: paragraphs of the files in data/, each with an id such as chemistry.txt#3.
+    passages = load_passages(args.data)
+    vectorstore = build_vectorstore(passages, profile.embeddings(), profile.embedding_model)
+
+    by_meaning = DenseRetriever(vectorstore=vectorstore, k=10)
+    by_words = BM25Retriever.from_documents(passages, k=10)
+    retriever = RRFEnsembleRetriever(retrievers=[by_meaning, by_words], top_n=3)
+
+    chain = (
+        {"context": retriever | format_context, "question": RunnablePassthrough()}
+        | PROMPT
+        | profile.chat_model()
+        | StrOutputParser()
+    )
+    answer_questions(chain, args.questions)
+
+
+if __name__ == "__main__":
+    run(main)

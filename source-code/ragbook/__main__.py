@@ -1,0 +1,5 @@
+"""Run the `rag` command as `python -m ragbook`."""
+
+from ragbook.cli import main
+
+main()

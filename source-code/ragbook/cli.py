@@ -1,0 +1,355 @@
+"""The `rag` command: ask, compare, copy, doctor.
+
+Nothing heavy is imported before a command needs it, so that `rag --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from langchain_core.documents import Document
+
+    from ragbook.patterns import Patterns
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Ask questions of a folder of text, compare retrieval patterns, copy retrievers.",
+)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+class PatternName(StrEnum):
+    """The five patterns, for the command line; `ragbook.patterns` builds them."""
+
+    naive = "naive"
+    reranked = "reranked"
+    hybrid = "hybrid"
+    multi_query = "multi-query"
+    stacked = "stacked"
+
+
+class ProfileName(StrEnum):
+    """The three profiles, for the command line; `ragbook.profiles` loads them."""
+
+    embedded = "embedded"
+    llamacpp = "llamacpp"
+    ollama = "ollama"
+
+
+ProfileOption = Annotated[
+    ProfileName | None,
+    typer.Option(help="Which models run. Default: $RAG_PROFILE, else embedded."),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(help="A folder of .txt and .md files. Default: the book's own data/."),
+]
+TopN = Annotated[int, typer.Option(min=1, help="How many passages the answer may use.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@app.command()
+def ask(
+    question: Annotated[str | None, typer.Argument(help="Leave it out to ask many.")] = None,
+    pattern: Annotated[PatternName, typer.Option(help="How to retrieve.")] = PatternName.stacked,
+    data: DataOption = None,
+    top_n: TopN = 3,
+    profile: ProfileOption = None,
+    as_json: Json = False,
+) -> None:
+    """Answer a question from a folder of text, and show the passages used.
+
+    Without a question: a prompt that loads the models once. End it with an empty line or Ctrl-D.
+    """
+    if question is not None and not question.strip():
+        raise typer.BadParameter("The question is blank.")
+    patterns = _index(data, profile)
+    with _busy("Loading the models"):
+        retriever = patterns.retriever(_pattern(pattern), top_n)
+        chat_model = patterns.profile.chat_model()
+
+    def answer(text: str) -> None:
+        from langchain_core.output_parsers import StrOutputParser
+
+        from ragbook.chains import PROMPT, format_context
+
+        with _busy("Searching"):
+            documents = retriever.invoke(text)
+        pieces = (PROMPT | chat_model | StrOutputParser()).stream(
+            {"context": format_context(documents), "question": text}
+        )
+        if as_json:
+            _print_json(
+                {
+                    "question": text,
+                    "answer": "".join(pieces),
+                    "pattern": pattern.value,
+                    "profile": patterns.profile.name,
+                    "sources": [_as_dict(document) for document in documents],
+                }
+            )
+            return
+        for piece in pieces:
+            out.print(piece, end="", markup=False, soft_wrap=True)
+        out.print("\n")
+        out.print(_sources_table(documents) if documents else "No passage was found.")
+
+    if question is not None:
+        answer(question)
+    else:
+        for text in _questions():
+            answer(text)
+
+
+@app.command()
+def compare(
+    question: Annotated[str, typer.Argument(help="The question to search for.")],
+    data: DataOption = None,
+    top_n: TopN = 5,
+    profile: ProfileOption = None,
+    as_json: Json = False,
+) -> None:
+    """Show what each pattern finds for a question, rank by rank, with scores and milliseconds."""
+    if not question.strip():
+        raise typer.BadParameter("The question is blank.")
+    from ragbook.patterns import PATTERNS
+
+    patterns = _index(data, profile)
+    results: dict[str, tuple[float, list[Document]]] = {}
+    with _busy("Comparing the patterns"):
+        for name in PATTERNS:
+            retriever = patterns.retriever(name, top_n)
+            retriever.invoke(patterns.texts[0])  # so that no pattern is timed while models load
+            start = time.perf_counter()
+            documents = retriever.invoke(question)
+            results[name] = (1000 * (time.perf_counter() - start), documents)
+    if as_json:
+        _print_json(
+            {
+                "question": question,
+                "profile": patterns.profile.name,
+                "patterns": {
+                    name: {
+                        "milliseconds": round(milliseconds, 2),
+                        "documents": [_as_dict(document) for document in documents],
+                    }
+                    for name, (milliseconds, documents) in results.items()
+                },
+            }
+        )
+    else:
+        out.print(_comparison_table(results, top_n))
+
+
+@app.command()
+def copy(
+    names: Annotated[list[str] | None, typer.Argument(help="Such as: bm25 ensemble")] = None,
+    to: Annotated[Path | None, typer.Option(help="The folder to copy into.")] = None,
+    force: Annotated[bool, typer.Option(help="Overwrite files that differ.")] = False,
+    list_them: Annotated[bool, typer.Option("--list", help="List what there is.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Copy retriever files into your project, with what they import."""
+    from ragbook.copying import copy_retrievers, retriever_files
+
+    if list_them:
+        files = retriever_files().values()
+        if as_json:
+            _print_json(
+                [
+                    {
+                        "name": file.name,
+                        "classes": file.classes,
+                        "summary": file.summary,
+                        "needs": file.siblings,
+                        "packages": file.packages,
+                    }
+                    for file in files
+                ]
+            )
+            return
+        table = Table("name", "what it is", "packages")
+        for file in files:
+            table.add_row(file.name, escape(file.summary), ", ".join(file.packages))
+        out.print(table)
+        return
+    if not names or to is None:
+        raise typer.BadParameter("Say what to copy and where, as in: rag copy bm25 --to src/app")
+    report = copy_retrievers(names, to, force)
+    if as_json:
+        _print_json(
+            {
+                "written": [path.as_posix() for path in report.written],
+                "unchanged": [path.as_posix() for path in report.unchanged],
+                "packages": report.packages,
+                "uv_add": report.uv_add,
+            }
+        )
+        return
+    for path in report.written:
+        _print_line(f"wrote      {path.as_posix()}")
+    for path in report.unchanged:
+        _print_line(f"unchanged  {path.as_posix()}")
+    _print_line(f"\nThey need:\n\n    {report.uv_add}\n")
+
+
+@app.command()
+def doctor(profile: ProfileOption = None, as_json: Json = False) -> None:
+    """Tell what is installed, which profile would work, and how to mend what is missing.
+
+    Exits with 1 if the profile that would run lacks a part: --profile, $RAG_PROFILE, or embedded.
+    """
+    from ragbook.doctor import examine
+
+    report = examine(profile.value if profile else None)
+    if as_json:
+        _print_json(report.as_dict())
+    else:
+        out.print(report.packages_table())
+        for table in report.profile_tables():
+            out.print(table)
+        out.print(report.verdict(), markup=False)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def main() -> None:
+    """Run the command; what a user can mend is one line on stderr and exit code 1."""
+    try:
+        code = app(standalone_mode=False) or 0
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except BrokenPipeError:  # the reader of our output has gone, as in `rag ask … | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except Exception as error:
+        if hasattr(error, "show") and hasattr(error, "exit_code"):  # a usage error of typer's
+            error.show()
+            code = error.exit_code
+        elif type(error).__module__.startswith("ragbook."):
+            err.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+            code = 1
+        else:
+            raise
+    sys.exit(code)
+
+
+def _index(data: Path | None, profile: ProfileName | None) -> Patterns:
+    from ragbook.corpus import default_data_folder, load_passages
+
+    passages = load_passages(data or default_data_folder())  # before the slow imports
+    with _busy("Starting"):
+        from ragbook.patterns import Patterns
+        from ragbook.profiles import get_profile
+
+        return Patterns(passages, get_profile(profile.value if profile else None))
+
+
+def _pattern(name: PatternName) -> Any:
+    return name.value
+
+
+def _questions() -> Iterator[str]:
+    """Read questions: typed at a prompt, or one a line from a pipe."""
+    if not sys.stdin.isatty():
+        yield from filter(None, map(str.strip, sys.stdin))
+        return
+    while True:
+        try:
+            text = out.input("\n[bold]Question:[/bold] ").strip()
+        except EOFError:
+            return
+        if not text:
+            return
+        yield text
+
+
+@contextmanager
+def _busy(message: str) -> Iterator[None]:
+    with err.status(message) if err.is_terminal else _nothing():
+        yield
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _scores(document: Document) -> dict[str, float]:
+    return {
+        name.removesuffix("_score"): value
+        for name, value in document.metadata.items()
+        if name.endswith("_score") and isinstance(value, float)
+    }
+
+
+def _as_dict(document: Document) -> dict[str, Any]:
+    return {
+        "id": document.id,
+        "source": document.metadata.get("source"),
+        "scores": _scores(document),
+        "retrieved_by": document.metadata.get("retrieved_by", []),
+        "text": document.page_content,
+    }
+
+
+def _sources_table(documents: list[Document]) -> Table:
+    stages = list(dict.fromkeys(name for d in documents for name in _scores(d)))
+    table = Table(title="Passages used", title_justify="left")
+    table.add_column("#", justify="right")
+    table.add_column("passage", overflow="fold")
+    for stage in stages:
+        table.add_column(stage, justify="right")
+    table.add_column("found by")
+    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
+    for rank, document in enumerate(documents, start=1):
+        scores = _scores(document)
+        table.add_row(
+            str(rank),
+            escape(str(document.id)),
+            *(f"{scores[stage]:.3f}" if stage in scores else "" for stage in stages),
+            ", ".join(document.metadata.get("retrieved_by", [])),
+            escape(" ".join(document.page_content.split())),
+        )
+    return table
+
+
+def _comparison_table(results: dict[str, tuple[float, list[Document]]], top_n: int) -> Table:
+    table = Table("rank", *results)
+    for rank in range(top_n):
+        cells = []
+        for _, documents in results.values():
+            if rank < len(documents):
+                score = list(_scores(documents[rank]).values())[-1]
+                cells.append(f"{escape(str(documents[rank].id))}\n[dim]{score:.3f}[/dim]")
+            else:
+                cells.append("")
+        table.add_row(str(rank + 1), *cells)
+    table.add_section()
+    table.add_row("ms", *(f"{milliseconds:.1f}" for milliseconds, _ in results.values()))
+    return table
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=2), flush=True)
+
+
+def _print_line(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,110 @@
+"""The five patterns of the book over one set of passages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Literal, get_args
+
+from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.vectorstores import VectorStore
+
+from ragbook.profiles import Profile
+from ragbook.vectorstore import build_vectorstore
+from retrievers.bm25 import BM25Retriever
+from retrievers.dense import DenseRetriever
+from retrievers.ensemble import RRFEnsembleRetriever
+from retrievers.multi_query import MultiQueryRetriever
+from retrievers.rerank import RerankRetriever
+
+Pattern = Literal["naive", "reranked", "hybrid", "multi-query", "stacked"]
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
+
+WIDE = 10
+"""How many candidates a first stage hands on, to be reranked or fused."""
+
+NARROW = 3
+"""How many passages the chat model reads."""
+
+
+class Patterns:
+    """Passages indexed once, and a retriever for each pattern over that index.
+
+    What a pattern does not need is never loaded: `retriever("naive")` builds no BM25 index and
+    loads no cross-encoder.
+
+    Args:
+        passages: The passages to search, with ids.
+        profile: Which models run.
+    """
+
+    def __init__(self, passages: Sequence[Document], profile: Profile) -> None:
+        self.passages = list(passages)
+        self.profile = profile
+
+    def retriever(self, pattern: Pattern, top_n: int = NARROW) -> BaseRetriever:
+        """Return the retriever of one pattern.
+
+        Args:
+            pattern: One of `PATTERNS`.
+            top_n: How many passages it returns at most, at least 1.
+
+        Raises:
+            ValueError: If there is no such pattern, or `top_n` is below 1.
+        """
+        wide = max(WIDE, top_n)
+        match pattern:
+            case "naive":
+                return self.dense(top_n)
+            case "reranked":
+                return self._rerank(self.dense(wide), top_n)
+            case "hybrid":
+                return self.hybrid(wide, top_n)
+            case "multi-query":
+                return MultiQueryRetriever(
+                    retriever=self.dense(wide),
+                    llm=self.profile.query_rewriter(self.dense(wide), self.texts),
+                    fusion="rrf",
+                    top_n=top_n,
+                )
+            case "stacked":
+                return self._rerank(self.hybrid(wide, wide), top_n)
+        raise ValueError(f"There is no pattern {pattern!r}. Choose from {', '.join(PATTERNS)}.")
+
+    def dense(self, k: int) -> DenseRetriever:
+        """Search by meaning: the `k` passages nearest to the question's embedding."""
+        return DenseRetriever(vectorstore=self._vectorstore, k=k)
+
+    def hybrid(self, k: int, top_n: int) -> RRFEnsembleRetriever:
+        """Search by meaning and by words, `k` passages each, fused by rank to `top_n`."""
+        return RRFEnsembleRetriever(
+            retrievers=[self.dense(k), self._bm25.model_copy(update={"k": k})], top_n=top_n
+        )
+
+    @property
+    def texts(self) -> list[str]:
+        """The passages' texts, in order."""
+        return [passage.page_content for passage in self.passages]
+
+    def _rerank(self, base: BaseRetriever, top_n: int) -> RerankRetriever:
+        return RerankRetriever(
+            base_retriever=base,
+            cross_encoder=self._cross_encoder,
+            first_stage_weight=self.profile.first_stage_weight,
+            top_n=top_n,
+        )
+
+    @cached_property
+    def _vectorstore(self) -> VectorStore:
+        profile = self.profile
+        return build_vectorstore(self.passages, profile.embeddings(), profile.embedding_model)
+
+    @cached_property
+    def _bm25(self) -> BM25Retriever:
+        return BM25Retriever.from_documents(self.passages)
+
+    @cached_property
+    def _cross_encoder(self) -> BaseCrossEncoder:
+        return self.profile.cross_encoder(self.texts)

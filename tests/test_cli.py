@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragbook.cli import PatternName, ProfileName, main
+from ragbook.extractive import NO_ANSWER
+from ragbook.patterns import PATTERNS
+from ragbook.profiles import PROFILES
+
+Rag = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def rag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rag:
+    monkeypatch.delenv("RAG_PROFILE", raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["rag", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    (folder / "garden").mkdir(parents=True)
+    (folder / "garden" / "bees.md").write_text(
+        "# Bees\n\nA honey bee colony keeps its brood nest at about 35 degrees Celsius.\n\n"
+        "Worker bees tell each other where flowers are by a waggle dance.\n",
+        encoding="utf-8",
+    )
+    (folder / "tools.txt").write_text(
+        "The pump takes seal kit SK-4471 and needs new oil every 400 hours.\n", encoding="utf-8"
+    )
+    return folder
+
+
+def test_the_command_line_offers_every_pattern_and_profile() -> None:
+    assert [name.value for name in PatternName] == list(PATTERNS)
+    assert [name.value for name in ProfileName] == list(PROFILES)
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("Who tried to define what chemistry is?", ["Stahl", "Dumas", "Pauling", "Chang"]),
+        ("What is the Austrian School of Economics?", ["price mechanism"]),
+        ("How does body chemistry affect exercise?", ["ATP"]),
+    ],
+)
+def test_the_stacked_pattern_answers_the_three_questions_of_the_book(
+    rag: Rag, question: str, expected: list[str]
+) -> None:
+    code, out, _ = rag("ask", question, "--json")
+    assert code == 0
+    answer = json.loads(out)["answer"]
+    assert [text for text in expected if text in answer] == expected
+
+
+def test_an_answer_names_its_passages_with_scores_and_stages(rag: Rag) -> None:
+    code, out, _ = rag("ask", "Who tried to define what chemistry is?")
+    assert code == 0
+    assert "chemistry.txt#" in out
+    for heading in ("Passages used", "dense", "bm25", "rrf", "rerank", "found by"):
+        assert heading in out
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_pattern_answers_from_a_folder_of_ones_own(
+    rag: Rag, notes: Path, pattern: str
+) -> None:
+    code, out, err = rag(
+        "ask", "How warm is a bee nest?", "--data", str(notes), "--pattern", pattern, "--json"
+    )
+    assert code == 0, err
+    result = json.loads(out)
+    assert "35 degrees" in result["answer"]
+    assert result["pattern"] == pattern
+    assert result["sources"][0]["id"].startswith("garden/bees.md#")
+    assert result["sources"][0]["retrieved_by"]
+
+
+def test_what_the_folder_does_not_say_is_not_answered(rag: Rag, notes: Path) -> None:
+    code, out, _ = rag("ask", "Who won the chess final in 1972?", "--data", str(notes), "--json")
+    assert code == 0
+    assert json.loads(out)["answer"] == NO_ANSWER
+
+
+def test_top_n_limits_the_passages(rag: Rag) -> None:
+    _, out, _ = rag("ask", "What is ATP?", "--top-n", "1", "--json")
+    assert len(json.loads(out)["sources"]) == 1
+
+
+def test_questions_come_from_a_pipe_one_a_line(
+    rag: Rag, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Which seal kit?\n\nHow warm is a bee nest?\n"))
+    code, out, _ = rag("ask", "--data", str(notes))
+    assert code == 0
+    assert "SK-4471" in out
+    assert "35 degrees" in out
+    assert out.count("Passages used") == 2
+
+
+def test_compare_shows_every_pattern_rank_by_rank(rag: Rag, notes: Path) -> None:
+    code, out, _ = rag("compare", "Which seal kit fits?", "--data", str(notes), "--json")
+    assert code == 0
+    found: dict[str, Any] = json.loads(out)["patterns"]
+    assert list(found) == list(PATTERNS)
+    for result in found.values():
+        assert result["documents"][0]["id"] == "tools.txt#1"
+        assert result["milliseconds"] > 0
+    code, out, _ = rag("compare", "Which seal kit fits?", "--data", str(notes))
+    assert code == 0
+    for name in (*PATTERNS, "rank", "ms", "tools.txt#1"):
+        assert name in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ask", "x", "--data", "no/such/folder"], "no/such/folder"),
+        (["copy", "nothing-like-it", "--to", "x"], "no retriever named"),
+        (["ask", "x", "--profile", "ollama"], "ollama"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line_and_exit_code_1(
+    rag: Rag, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
+    code, out, err = rag(*arguments)
+    assert code == 1
+    assert out == ""
+    assert err.startswith("Error: ")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["ask", "x", "--top-n", "0"], ["ask", " "], ["compare", ""], ["copy"], ["nope"]]
+)
+def test_wrong_usage_is_exit_code_2(rag: Rag, arguments: list[str]) -> None:
+    assert rag(*arguments)[0] == 2
+
+
+def test_copy_prints_what_to_install(rag: Rag, tmp_path: Path) -> None:
+    code, out, _ = rag("copy", "bm25", "ensemble", "--to", str(tmp_path / "app"))
+    assert code == 0
+    assert sorted(path.name for path in (tmp_path / "app").iterdir()) == [
+        "bm25.py",
+        "documents.py",
+        "ensemble.py",
+    ]
+    assert 'uv add "langchain-core' in out
+
+
+def test_copy_lists_what_there_is(rag: Rag) -> None:
+    code, out, _ = rag("copy", "--list", "--json")
+    assert code == 0
+    by_name = {entry["name"]: entry for entry in json.loads(out)}
+    assert by_name["bm25"]["classes"] == ["BM25Retriever"]
+    assert by_name["ensemble"]["needs"] == ["documents"]
+
+
+def test_doctor_says_that_the_embedded_profile_works(rag: Rag) -> None:
+    code, out, _ = rag("doctor", "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert report["profile"] == "embedded"
+    assert report["ok"]
+    assert list(report["profiles"]) == list(PROFILES)
+
+
+def test_doctor_names_the_command_that_mends_a_missing_server(
+    rag: Rag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
+    code, out, _ = rag("doctor", "--profile", "ollama")
+    assert code == 1
+    assert "Run: ollama serve" in out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGINT is sent in the POSIX way")
+def test_ctrl_c_ends_quietly_with_130(notes: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ragbook", "ask", "--data", str(notes)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("Which seal kit?\n")
+    process.stdin.flush()
+    while "Passages used" not in process.stdout.readline():
+        pass  # it now waits for the next question
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err

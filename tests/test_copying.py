@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ragbook.copying import CopyError, copy_retrievers, retriever_files
+
+FILES = retriever_files()
+
+PRELUDE = """
+import sys
+class OnlyTheCopy:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("retrievers", "ragbook"):
+            raise ImportError(f"{name} must not be imported by a copied file")
+sys.meta_path.insert(0, OnlyTheCopy())
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+A, B = Document(page_content="red kite", id="a"), Document(page_content="blue heron", id="b")
+class Fixed(BaseRetriever):
+    found: list
+    def _get_relevant_documents(self, query, *, run_manager):
+        return self.found
+def ids(documents):
+    return [document.id for document in documents]
+"""
+
+USES = {
+    "documents": """
+from app.documents import document_key
+assert document_key(A) != document_key(B)
+""",
+    "bm25": """
+from app.bm25 import BM25Retriever
+assert ids(BM25Retriever.from_documents([A, B]).invoke("herons")) == ["b"]
+""",
+    "dense": """
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.vectorstores import InMemoryVectorStore
+from app.dense import DenseRetriever
+store = InMemoryVectorStore(DeterministicFakeEmbedding(size=16))
+store.add_documents([A, B])
+assert ids(DenseRetriever(vectorstore=store, k=1).invoke("blue heron")) == ["b"]
+""",
+    "ensemble": """
+from app.ensemble import RRFEnsembleRetriever
+legs = [Fixed(found=[A, B]), Fixed(found=[B])]
+assert ids(RRFEnsembleRetriever(retrievers=legs).invoke("q")) == ["b", "a"]
+""",
+    "score_fusion": """
+from app.score_fusion import ScoreFusionRetriever
+scored = [d.model_copy(update={"metadata": {"x_score": s}}) for d, s in [(A, 1.0), (B, 3.0)]]
+assert ids(ScoreFusionRetriever(retrievers=[Fixed(found=scored)]).invoke("q")) == ["b", "a"]
+""",
+    "cross_encoder": """
+from app.cross_encoder import HuggingFaceCrossEncoder
+assert HuggingFaceCrossEncoder("not/loaded").score([]) == []
+""",
+    "late_interaction": """
+from app.late_interaction import LateInteractionCrossEncoder
+assert LateInteractionCrossEncoder("not/loaded").score([]) == []
+""",
+    "rerank": """
+from langchain_core.cross_encoders import BaseCrossEncoder
+from app.rerank import RerankRetriever
+class Length(BaseCrossEncoder):
+    def score(self, text_pairs):
+        return [len(text) for _, text in text_pairs]
+reranker = RerankRetriever(base_retriever=Fixed(found=[A, B]), cross_encoder=Length(), top_n=1)
+assert ids(reranker.invoke("q")) == ["b"]
+""",
+    "multi_query": """
+from langchain_core.runnables import RunnableLambda
+from app.multi_query import MultiQueryRetriever
+rewriter = RunnableLambda(lambda question: [question + " again"])
+several = MultiQueryRetriever(retriever=Fixed(found=[A, B]), llm=rewriter)
+assert ids(several.invoke("q")) == ["a", "b"]
+""",
+    "feedback": """
+from app.feedback import FeedbackQueryRewriter
+assert FeedbackQueryRewriter(Fixed(found=[])).invoke("kite") == []
+""",
+}
+
+
+def test_every_file_has_a_use_below() -> None:
+    assert sorted(USES) == sorted(FILES)
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_file_copied_alone_into_an_empty_folder_works(name: str, tmp_path: Path) -> None:
+    copy_retrievers([name], tmp_path / "app")
+    copied = sorted(path.name for path in (tmp_path / "app").iterdir())
+    assert copied == sorted({f"{name}.py", *(f"{s}.py" for s in FILES[name].siblings)})
+    run = subprocess.run(
+        [sys.executable, "-c", PRELUDE + USES[name]],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_file_imports_at_most_documents_beside_it(name: str) -> None:
+    assert set(FILES[name].siblings) <= {"documents"}
+    assert FILES[name].summary
+
+
+def test_names_are_files_or_classes(tmp_path: Path) -> None:
+    for name in ("ensemble", "ensemble.py", "RRFEnsembleRetriever"):
+        report = copy_retrievers([name], tmp_path / name)
+        assert [path.name for path in report.written] == ["ensemble.py", "documents.py"]
+
+
+def test_the_uv_add_line_names_every_package_with_the_tested_versions(tmp_path: Path) -> None:
+    report = copy_retrievers(["bm25", "multi_query"], tmp_path)
+    names = [requirement.partition(">")[0] for requirement in report.packages]
+    assert names == ["cachetools", "langchain-core", "numpy", "pystemmer", "rank-bm25"]
+    assert report.uv_add.startswith('uv add "cachetools>=')
+
+
+def test_an_unknown_name_is_an_error_with_a_suggestion(tmp_path: Path) -> None:
+    with pytest.raises(CopyError, match="Did you mean bm25"):
+        copy_retrievers(["bm52"], tmp_path)
+    with pytest.raises(CopyError, match="Did you mean RRFEnsembleRetriever"):
+        copy_retrievers(["EnsembleRetriever"], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_edited_file_is_kept_without_force_and_nothing_else_is_written(tmp_path: Path) -> None:
+    copy_retrievers(["ensemble"], tmp_path)
+    mine = tmp_path / "ensemble.py"
+    mine.write_text("# mine\n")
+    with pytest.raises(CopyError, match=r"ensemble\.py.*--force"):
+        copy_retrievers(["ensemble", "bm25"], tmp_path)
+    assert mine.read_text() == "# mine\n"
+    assert not (tmp_path / "bm25.py").exists()
+    copy_retrievers(["ensemble"], tmp_path, force=True)
+    assert mine.read_bytes() == FILES["ensemble"].path.read_bytes()
+
+
+def test_copying_twice_changes_nothing(tmp_path: Path) -> None:
+    copy_retrievers(["ensemble"], tmp_path)
+    report = copy_retrievers(["ensemble"], tmp_path)
+    assert report.written == []
+    assert len(report.unchanged) == 2
+
+
+def test_a_target_that_is_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(CopyError, match="is a file"):
+        copy_retrievers(["ensemble"], tmp_path / "file")
+    with pytest.raises(CopyError, match="Could not write"):
+        copy_retrievers(["ensemble"], tmp_path / "file" / "below")
+
+
+def test_a_copied_file_is_readable_by_others(tmp_path: Path) -> None:
+    copy_retrievers(["documents"], tmp_path)
+    assert (tmp_path / "documents.py").stat().st_mode & 0o777 == 0o644
