@@ -1,0 +1,58 @@
+"""The README's commands and its Python run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line
+    for block in re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)
+    for line in block.splitlines()
+    if line.strip()
+]
+
+
+def test_the_two_first_commands_are_the_ones_that_start_and_test_the_project() -> None:
+    assert COMMANDS[:2] == [
+        'pip install uv && uv run rag ask "Who tried to define what chemistry is?"',
+        "uv run pytest",
+    ]
+
+
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
+@pytest.mark.parametrize(
+    "command",
+    [c for c in COMMANDS if c != "uv run pytest" and "--profile ollama" not in c],
+)
+def test_a_command_of_the_readme_works(command: str, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "a.md").write_text("# Warranty\n\nThe warranty lasts 24 months.\n", encoding="utf-8")
+    command = (
+        command.removeprefix("pip install uv && ")
+        .replace("path/to/your/notes", str(notes))
+        .replace("src/app/retrievers", str(tmp_path / "copied"))
+    )
+    run = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip()
+
+
+def test_the_python_of_the_readme_works() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert "blue heron" in run.stdout
+
+
+def test_everything_the_readme_names_is_there() -> None:
+    for name in re.findall(r"`((?:source-code|data|benchmarks|tests)/[\w./-]*)`", README):
+        assert (ROOT / name).exists(), name
