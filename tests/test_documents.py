@@ -3,11 +3,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from helpers import doc
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 
+from helpers import doc
 from retrievers.documents import document_key, latest_score, merge_copies, scored_copy, unique
 
 

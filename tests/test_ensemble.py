@@ -7,13 +7,13 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from helpers import FailingRetriever, ListRetriever, TraceRecorder, doc, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
+from helpers import FailingRetriever, ListRetriever, TraceRecorder, doc, texts
 from retrievers.ensemble import RRFEnsembleRetriever, reciprocal_rank_fusion
 
 
