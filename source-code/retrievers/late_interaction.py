@@ -1,0 +1,221 @@
+"""Late interaction: score question and text by the embedder's own token vectors, untrained."""
+
+from __future__ import annotations
+
+import math
+import threading
+import unicodedata
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from langchain_core.cross_encoders import BaseCrossEncoder
+from numpy.typing import NDArray
+
+
+class LateInteractionCrossEncoder(BaseCrossEncoder):
+    """Score pairs of question and text by comparing their tokens in the embedder's vector space.
+
+    A cross-encoder for where none can be downloaded: it needs no other model than the one that
+    embeds. Every word piece of the question looks for its best match in the text by cosine
+    (MaxSim); the pair scores the mean of these, weighted by how rare the word piece is in the
+    corpus. Two more things count for each word piece: whether the text holds it literally, which
+    keeps names and codes apart, and how near it is to the text as a whole. Special tokens and
+    punctuation are left out. Text beyond the model's maximum length is not read.
+
+    Method: MaxSim of Khattab and Zaharia, "ColBERT: Efficient and Effective Passage Search via
+    Contextualized Late Interaction over BERT", SIGIR 2020, over a model not trained for it, and
+    with the inverse document frequency of BM25 as weights.
+
+    Args:
+        model: A loaded `SentenceTransformer`, or the folder or name of one, loaded when the first
+            pair is scored. This class lets one thread at a time use it; a loaded model that other
+            threads use as well needs that protection there, too.
+        corpus: Texts from which the rarity of word pieces is counted when the first pair is scored;
+            default: none, and all word pieces weigh the same.
+        exact_weight: Weight of a literal occurrence, where the best cosine has weight 1.
+        document_weight: Weight of the cosine with the whole text, where the best cosine has
+            weight 1. With both weights 0 the score is ColBERT's, divided by the question's length.
+        batch_size: Texts per call of the model.
+        cache_bytes: Memory for the vectors of texts already read, about 400 kB a text of 256 word
+            pieces in 384 dimensions; the texts used longest ago are forgotten first. 0: keep none.
+
+    Raises:
+        TypeError: If `model` is neither, or `corpus` is not a list of strings.
+        ValueError: If a weight or `cache_bytes` is negative, or `batch_size` is below 1.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        corpus: Iterable[str] = (),
+        exact_weight: float = 0.25,
+        document_weight: float = 0.5,
+        batch_size: int = 32,
+        cache_bytes: int = 256_000_000,
+    ) -> None:
+        if not isinstance(model, str | Path) and not hasattr(model, "tokenizer"):
+            raise TypeError(
+                "model must be a loaded SentenceTransformer, or the folder or name of one, "
+                f"got {type(model).__name__}."
+            )
+        self._corpus = [] if isinstance(corpus, str) else list(corpus)
+        if isinstance(corpus, str) or not all(isinstance(text, str) for text in self._corpus):
+            raise TypeError("corpus must be a list of strings, one a text.")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+        for name, value in (
+            ("exact_weight", exact_weight),
+            ("document_weight", document_weight),
+            ("cache_bytes", cache_bytes),
+        ):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and at least 0, got {value}.")
+        self.exact_weight = exact_weight
+        self.document_weight = document_weight
+        self.batch_size = batch_size
+        self.cache_bytes = cache_bytes
+        self._model = model
+        self._ready = False
+        self._idf: dict[int, float] = {}
+        self._unseen_idf = 1.0
+        self._skipped: set[int] = set()
+        self._cache: OrderedDict[str, _Tokens] = OrderedDict()
+        self._cached_bytes = 0
+        self._lock = threading.Lock()
+
+    def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
+        """Score pairs of question and text; higher is better, at most 1.
+
+        Args:
+            text_pairs: Pairs `(question, text)`.
+
+        Returns:
+            One number a pair, in the same order; 0 if either side has no word.
+
+        Raises:
+            TypeError: If something else than pairs of strings is given.
+            RuntimeError: If the model cannot be loaded.
+        """
+        check_pairs(text_pairs)
+        if not text_pairs:
+            return []
+        # One lock for all: a tokenizer must not be used by two threads, and the cache is shared.
+        with self._lock:
+            self._prepare()
+            tokens = self._read({text for pair in text_pairs for text in pair})
+        return [self._compare(tokens[query], tokens[text]) for query, text in text_pairs]
+
+    def _compare(self, query: _Tokens, text: _Tokens) -> float:
+        if not len(query.ids) or not len(text.ids):
+            return 0.0
+        weights = np.array([self._idf.get(int(piece), self._unseen_idf) for piece in query.ids])
+        evidence = (query.vectors @ text.vectors.T).max(axis=1)
+        evidence = evidence + self.exact_weight * np.isin(query.ids, text.ids)
+        evidence = evidence + self.document_weight * (query.vectors @ text.whole)
+        highest = 1 + self.exact_weight + self.document_weight
+        return float(weights @ evidence / weights.sum() / highest)
+
+    def _prepare(self) -> None:
+        if self._ready:
+            return
+        if isinstance(self._model, str | Path):
+            self._model = _load(str(self._model))
+        tokenizer = self._model.tokenizer
+        self._skipped = set(tokenizer.all_special_ids) | {
+            piece for token, piece in tokenizer.get_vocab().items() if _is_punctuation(token)
+        }
+        if self._corpus:
+            found: Counter[int] = Counter()
+            for start in range(0, len(self._corpus), 1000):
+                texts = self._corpus[start : start + 1000]
+                for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]:
+                    found.update(set(ids))
+            count = len(self._corpus)
+            self._idf = {piece: _idf(count, holders) for piece, holders in found.items()}
+            self._unseen_idf = _idf(count, 0)
+        self._corpus = []
+        self._ready = True
+
+    def _read(self, texts: set[str]) -> dict[str, _Tokens]:
+        known = {text: self._cache[text] for text in texts if text in self._cache}
+        # Sorted, so that a batch, and with it the last digits of a score, depend on nothing else.
+        new = sorted(texts - known.keys())
+        for text in known:
+            self._cache.move_to_end(text)
+        if new:
+            outputs = self._model.encode(
+                new, output_value=None, batch_size=self.batch_size, show_progress_bar=False
+            )
+            for text, output in zip(new, outputs, strict=True):
+                known[text] = self._cache[text] = self._tokens(output)
+                self._cached_bytes += known[text].nbytes
+        while self._cached_bytes > self.cache_bytes:
+            _, forgotten = self._cache.popitem(last=False)
+            self._cached_bytes -= forgotten.nbytes
+        return known
+
+    def _tokens(self, output: Any) -> _Tokens:
+        ids = output["input_ids"].cpu().numpy()
+        kept = output["attention_mask"].cpu().numpy().astype(bool)
+        kept &= ~np.isin(ids, list(self._skipped))
+        vectors = output["token_embeddings"].float().cpu().numpy()[kept]
+        whole = output["sentence_embedding"].float().cpu().numpy()
+        return _Tokens(ids[kept], _normalised(vectors), _normalised(whole))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class _Tokens(NamedTuple):
+    """A text as the model reads it: n word pieces, their n x d unit vectors, one d vector."""
+
+    ids: NDArray[np.int64]
+    vectors: NDArray[np.float32]
+    whole: NDArray[np.float32]
+
+    @property
+    def nbytes(self) -> int:
+        return self.ids.nbytes + self.vectors.nbytes + self.whole.nbytes
+
+
+def check_pairs(text_pairs: object) -> None:
+    """Raise `TypeError` unless this is a list of pairs of strings."""
+    if not isinstance(text_pairs, list | tuple):
+        kind = type(text_pairs).__name__
+        raise TypeError(f"text_pairs must be a list of (question, text) pairs, got {kind}.")
+    for number, pair in enumerate(text_pairs):
+        strings = isinstance(pair, list | tuple) and [isinstance(text, str) for text in pair]
+        if strings != [True, True]:
+            raise TypeError(
+                f"text_pairs[{number}] must be two strings (question, text), got {pair!r:.60}."
+            )
+
+
+def _load(model_name: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        return SentenceTransformer(model_name)
+    except Exception as error:
+        raise RuntimeError(
+            f"Could not load the embedding model {model_name!r} ({type(error).__name__}). Check "
+            "the folder, or the model's name on the Hugging Face hub and the connection to it."
+        ) from error
+
+
+def _normalised(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    normalised: NDArray[np.float32] = vectors / np.maximum(lengths, 1e-12)
+    return normalised
+
+
+def _idf(count: int, holders: int) -> float:
+    return math.log(1 + (count - holders + 0.5) / (holders + 0.5))
+
+
+def _is_punctuation(token: str) -> bool:
+    characters = token.removeprefix("##")
+    return all(unicodedata.category(character).startswith("P") for character in characters)
