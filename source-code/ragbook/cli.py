@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -32,6 +33,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Ask questions of a folder of text, compare retrieval patterns, copy retrievers.",
 )
+WIDE_TERMINAL = 110
+"""Columns from which the table of passages also shows how each begins."""
+
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
@@ -311,37 +315,46 @@ def _as_dict(document: Document) -> dict[str, Any]:
 
 
 def _sources_table(documents: list[Document]) -> Table:
+    """Show rank, id, scores and stages; on a wide terminal also how each passage begins."""
     stages = list(dict.fromkeys(name for d in documents for name in _scores(d)))
-    table = Table(title="Passages used", title_justify="left")
-    table.add_column("#", justify="right")
+    table = Table(title="Passages used", title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table.add_column("#", justify="right", no_wrap=True)
     table.add_column("passage", overflow="fold")
     for stage in stages:
-        table.add_column(stage, justify="right")
+        table.add_column(stage, justify="right", no_wrap=True)
     table.add_column("found by")
-    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
+    wide = out.width >= WIDE_TERMINAL
+    if wide:
+        table.add_column("text", no_wrap=True)
     for rank, document in enumerate(documents, start=1):
         scores = _scores(document)
+        text = " ".join(document.page_content.split())
         table.add_row(
             str(rank),
             escape(str(document.id)),
             *(f"{scores[stage]:.3f}" if stage in scores else "" for stage in stages),
             ", ".join(document.metadata.get("retrieved_by", [])),
-            escape(" ".join(document.page_content.split())),
+            *([escape(text[: out.width - 80]) + "…"] if wide else []),
         )
     return table
 
 
 def _comparison_table(results: dict[str, tuple[float, list[Document]]], top_n: int) -> Table:
-    table = Table("rank", *results)
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("#", justify="right", no_wrap=True)
+    for name in results:
+        table.add_column(name, overflow="fold")
     for rank in range(top_n):
         cells = []
         for _, documents in results.values():
             if rank < len(documents):
-                score = list(_scores(documents[rank]).values())[-1]
-                cells.append(f"{escape(str(documents[rank].id))}\n[dim]{score:.3f}[/dim]")
+                name, score = list(_scores(documents[rank]).items())[-1]
+                identifier = escape(str(documents[rank].id))
+                cells.append(f"{identifier}\n[dim]{name} {score:.3f}[/dim]")
             else:
                 cells.append("")
-        table.add_row(str(rank + 1), *cells)
+        if any(cells):
+            table.add_row(str(rank + 1), *cells)
     table.add_section()
     table.add_row("ms", *(f"{milliseconds:.1f}" for milliseconds, _ in results.values()))
     return table
