@@ -30,10 +30,10 @@ DEFAULT_COLLECTION = "ragbook"
 MODEL_KEY, DIMENSION_KEY = "embedding_model", "embedding_dimension"
 
 HNSW: Any = {"space": "cosine", "ef_search": 2000}
-"""Chroma's index is approximate. A search that keeps 2,000 candidates instead of the default 100 is
-exact for collections up to about that size, and costs 1 or 2 ms more; with the default, 2,000
-random vectors of 384 dimensions lose 9 % of their true 10 nearest (`benchmarks/dense_batch.py
---recall`)."""
+"""Chroma's index is approximate: it follows the best `ef_search` candidates through a graph, 100 by
+default, which among 2,000 vectors already misses true neighbours. With 2,000 candidates a search is
+exact up to about that size; `benchmarks/dense_batch.py --recall` shows what is missed and the cost.
+"""
 
 EMBED_BATCH = 256
 PROGRESS_FROM = 500
