@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 
 import bm25s
@@ -49,12 +50,14 @@ def print_row(name: str, index: float, query: float, slowest: float) -> None:
     print(f"{name:<24}{index:>12.2f}{query * 1e3:>14.3f}{slowest / query:>14.0f}x", flush=True)
 
 
-def engines(corpus: Sequence[Sequence[str]], queries: Sequence[Sequence[str]], slow: int) -> None:
+def engines(
+    corpus: Sequence[Sequence[str]], queries: Sequence[Sequence[str]], slow: int, rounds: int
+) -> None:
     """Compare the three on tokens; check that the rankings agree."""
     built: dict[str, object] = {}
 
     def build(name: str, make: Callable[[], object]) -> float:
-        return seconds(lambda: built.__setitem__(name, make()))
+        return median(seconds(lambda: built.__setitem__(name, make())) for _ in range(rounds))
 
     def build_bm25s() -> object:
         index = bm25s.BM25(method="lucene", k1=1.5, b=0.75, backend="numpy")
@@ -73,10 +76,10 @@ def engines(corpus: Sequence[Sequence[str]], queries: Sequence[Sequence[str]], s
     def ask_bm25s(query: Sequence[str]) -> None:
         other.retrieve([list(query)], k=TOP, show_progress=False)
 
-    query_rank = median(seconds(lambda q=q: ask_rank(q)) for q in queries[:slow])
-    query_bm25s = median(seconds(lambda q=q: ask_bm25s(q)) for q in queries)
-    query_lucene = median(seconds(lambda q=q: lucene.rank(q, TOP)) for q in queries)
-    query_classic = median(seconds(lambda q=q: classic.rank(q, TOP)) for q in queries)
+    query_rank = median(seconds(partial(ask_rank, q)) for q in queries[:slow])
+    query_bm25s = median(seconds(partial(ask_bm25s, q)) for q in queries)
+    query_lucene = median(seconds(partial(lucene.rank, q, TOP)) for q in queries)
+    query_classic = median(seconds(partial(classic.rank, q, TOP)) for q in queries)
     print_row("rank_bm25", index_rank, query_rank, query_rank)
     print_row("bm25s (numpy)", index_bm25s, query_bm25s, query_rank)
     print_row("ours, Lucene IDF", index_lucene, query_lucene, query_rank)
@@ -98,19 +101,25 @@ def engines(corpus: Sequence[Sequence[str]], queries: Sequence[Sequence[str]], s
     print(f"Lucene: ten best scores equal bm25s's to five digits: {close} of {len(queries)}")
 
 
-def end_to_end(corpus: Sequence[Sequence[str]], queries: Sequence[Sequence[str]]) -> None:
+def end_to_end(
+    corpus: Sequence[Sequence[str]], queries: Sequence[Sequence[str]], rounds: int
+) -> None:
     """Time the retriever from texts to documents, splitting into terms included."""
     documents = [Document(page_content=" ".join(tokens)) for tokens in corpus]
     texts = [" ".join(tokens) for tokens in queries]
-    print("\nFrom texts to documents    index s      query ms")
+    print(f"\n{'From texts to documents':<28}{'index s':>8}{'query ms':>14}")
     for name, settings in {"str.split": {"preprocess_func": str.split}, "default": {}}.items():
-        start = time.perf_counter()
-        retriever = BM25Retriever.from_documents(documents, k=TOP, **settings)
-        built = time.perf_counter() - start
-        asked = median(seconds(lambda t=t, r=retriever: r.invoke(t)) for t in texts)
-        print(f"{'BM25Retriever, ' + name:<24}{built:>10.2f}{asked * 1e3:>14.3f}", flush=True)
-    plain = seconds(lambda: BM25Okapi([document.page_content.split() for document in documents]))
-    print(f"{'rank_bm25, str.split':<24}{plain:>10.2f}")
+        build = partial(BM25Retriever.from_documents, documents, k=TOP, **settings)
+        built = median(seconds(build) for _ in range(rounds))
+        retriever = build()
+        asked = median(seconds(partial(retriever.invoke, text)) for text in texts)
+        print(f"{'BM25Retriever, ' + name:<24}{built:>12.2f}{asked * 1e3:>14.3f}", flush=True)
+
+    def build_plain() -> object:
+        return BM25Okapi([document.page_content.split() for document in documents])
+
+    plain = median(seconds(build_plain) for _ in range(rounds))
+    print(f"{'rank_bm25, str.split':<24}{plain:>12.2f}")
 
 
 def main() -> None:
@@ -123,6 +132,7 @@ def main() -> None:
     parser.add_argument("--query-length", type=int, default=20)
     parser.add_argument("--queries", type=int, default=50)
     parser.add_argument("--slow-queries", type=int, default=5, help="of these for rank_bm25")
+    parser.add_argument("--rounds", type=int, default=3, help="indexings to take the median of")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     shape = (given.words, given.zipf)
@@ -134,8 +144,8 @@ def main() -> None:
         f"queries of {given.query_length} tokens\n"
     )
     print(f"{'':<24}{'index s':>12}{'query ms':>14}{'times faster':>15}")
-    engines(corpus, queries, min(given.slow_queries, given.queries))
-    end_to_end(corpus, queries)
+    engines(corpus, queries, min(given.slow_queries, given.queries), given.rounds)
+    end_to_end(corpus, queries, given.rounds)
 
 
 if __name__ == "__main__":

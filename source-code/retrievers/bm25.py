@@ -351,7 +351,7 @@ class BM25Retriever(BaseRetriever):
         hits = ((index.documents[number], score) for number, score in zip(numbers, scores))
         passed = (hit for hit in hits if all(passes(hit[0]) for passes in filters))
         return [
-            scored_copy(_own_copy(document), "bm25_score", score, found_by="bm25")
+            scored_copy(document, "bm25_score", score, found_by="bm25")
             for document, score in islice(passed, k)
         ]
 
@@ -387,18 +387,18 @@ class BM25Index:
             ValueError: If an id comes twice in `documents`.
         """
         merged = dict(enumerate(self.documents))
-        place = {document.id: number for number, document in merged.items()}
-        place.pop(None, None)  # without an id nothing is replaced
-        seen: set[str | None] = set()
+        place = {document.id: number for number, document in merged.items() if document.id}
+        seen: set[str] = set()
         numbers: list[int] = []
         terms: list[list[str]] = []
         for document in map(_own_copy, documents):
-            if document.id is not None and document.id in seen:
+            name = document.id or ""  # without an id nothing is replaced
+            if name in seen:
                 raise ValueError(
                     f"Two documents have the id {document.id!r}: give each its own, or None."
                 )
-            seen.add(document.id)
-            numbers.append(place.get(document.id, len(merged)))
+            seen |= {name} - {""}
+            numbers.append(place.get(name, len(merged)))
             terms.append(self.analyse(document.page_content))
             merged[numbers[-1]] = document
         bm25 = self.bm25.on(self.bm25.table.with_documents(numbers, terms))
@@ -488,6 +488,7 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
         super().__init__(table, k1=k1, b=b, epsilon=epsilon)
         idfs = np.fromiter(self.idf.values(), np.float64, len(self.idf))
         self._points *= np.repeat(idfs, np.diff(self._bounds))
+        self._all_positive = bool(np.all(self._points > 0))
 
     def on(self, table: TokenTable) -> EagerBM25Okapi:
         """Index another corpus with the same formula and parameters."""
@@ -558,13 +559,15 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
         if len(touched) * 100 < size:  # few postings in a large corpus: leave the rest untouched
             names, touched = np.unique(touched, return_inverse=True)
             size = len(names)
-        holds_term = np.zeros(size, dtype=bool)
-        holds_term[touched] = True
-        numbers = np.flatnonzero(holds_term)
         sums: NDArray[Any] = np.bincount(touched, weights=points, minlength=size)
+        holds_term = sums > 0
+        if not self._all_positive:  # with the classic IDF a document can match and score 0 or less
+            holds_term[touched] = True
+        numbers = np.flatnonzero(holds_term)
         scores = sums[numbers]
         if limit is not None and limit < len(numbers):
-            best = scores >= np.partition(scores, -limit)[-limit]
+            # Of negated scores, for partition is slow when many values tie below the cut.
+            best = -scores <= np.partition(-scores, limit - 1)[limit - 1]
             numbers, scores = numbers[best], scores[best]
         order = np.argsort(-scores, kind="stable")[:limit]  # numbers ascend: ties stay in order
         numbers = numbers[order] if names is None else names[numbers[order]]
