@@ -1,0 +1,319 @@
+"""A chat model that quotes: it answers with sentences of the context and invents nothing."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models.chat_models import generate_from_stream
+from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from pydantic import ConfigDict, Field
+
+from ragbook.chains import INSTRUCTIONS, NO_ANSWER, parse_context
+
+__all__ = ["NO_ANSWER", "ExtractiveChatModel", "Quote", "split_sentences"]
+
+THRESHOLD = 0.0
+"""The score below which the context is held not to answer, for the embedded scorer. Chosen on one
+half of data/questions.jsonl by `python benchmarks/extractive_threshold.py`."""
+
+
+class Quote(NamedTuple):
+    """One sentence of the context, the name of its passage, and how well it fits the question."""
+
+    sentence: str
+    name: str
+    rank: float
+
+
+class ExtractiveChatModel(BaseChatModel):
+    """Answer the book's prompt with the context's best sentences, word for word, each cited.
+
+    It cannot make anything up, runs in a fraction of a second, and shows what a reader of the
+    passages would have to read. It cannot add up, compare or put into other words either.
+
+    A sentence's rank is the sum of three things:
+
+    - its score with the question;
+    - `follow_weight` times the score of the sentence before it, because "He proposed ..." answers
+      when the sentence before names whom;
+    - `type_bonus` if it holds what the question word asks for: a name that the question does not
+      hold (who), a number (when, how many).
+
+    The context is held not to contain the answer when most of the names, numbers and codes in the
+    question do not occur in it, or when no passage and no sentence scores `threshold`.
+
+    Args:
+        make_scorer: Makes the scorer of (question, text) pairs for the texts of one context, from
+            which it may learn which words are rare there, such as `profile.cross_encoder`. For a
+            scorer that needs no texts: `lambda texts: scorer`.
+        threshold: The least score of an answer, on the scorer's own scale.
+        max_sentences: How many sentences an answer has at most.
+        max_chars: How long an answer is at most, beyond its first sentence.
+        keep_ratio: A sentence of a smaller rank than this part of the best one's is left out.
+        follow_weight: See above.
+        type_bonus: See above.
+
+    Raises:
+        ValueError: If the messages are not the book's prompt.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    make_scorer: Callable[[Sequence[str]], BaseCrossEncoder]
+    threshold: float = THRESHOLD
+    max_sentences: int = Field(default=4, ge=1)
+    max_chars: int = Field(default=1200, ge=1)
+    keep_ratio: float = Field(default=0.6, ge=0, le=1)
+    follow_weight: float = Field(default=0.3, ge=0)
+    type_bonus: float = Field(default=0.2, ge=0)
+
+    @property
+    def _llm_type(self) -> str:
+        return "extractive"
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return generate_from_stream(self._stream(messages, stop, run_manager, **kwargs))
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        question, passages = read_prompt(messages)
+        quotes = self.quotes(question, passages)
+        lines = [f"{quote.sentence} [{quote.name}]" for quote in quotes] or [NO_ANSWER]
+        for number, line in enumerate(lines):
+            text = f"\n{line}" if number else line
+            chunk = ChatGenerationChunk(message=AIMessageChunk(content=text))
+            if run_manager:
+                run_manager.on_llm_new_token(text, chunk=chunk)
+            yield chunk
+
+    def quotes(self, question: str, passages: Sequence[tuple[str, str]]) -> list[Quote]:
+        """Return the sentences that answer, in the order of the context; none if nothing does.
+
+        Args:
+            question: The question.
+            passages: (name, text) pairs, as `parse_context` returns them.
+        """
+        ranked, closeness = self.rank(question, passages)
+        if closeness < self.threshold or not mostly_named(question, passages):
+            return []
+        best_first = sorted(range(len(ranked)), key=lambda i: -ranked[i].rank)
+        kept: list[int] = []
+        room = self.max_chars
+        for i in best_first[: self.max_sentences]:
+            room -= len(ranked[i].sentence)
+            if kept and (room < 0 or ranked[i].rank < self.keep_ratio * ranked[kept[0]].rank):
+                break
+            kept.append(i)
+        return [ranked[i] for i in sorted(kept)]
+
+    def rank(self, question: str, passages: Sequence[tuple[str, str]]) -> tuple[list[Quote], float]:
+        """Rank every sentence of the context.
+
+        Args:
+            question: The question.
+            passages: (name, text) pairs.
+
+        Returns:
+            The sentences in the order of the context, each once; and the best score of any sentence
+            or passage, minus infinity without a question or a sentence.
+        """
+        cited: dict[str, str] = {}
+        for name, text in passages:
+            for sentence in split_sentences(text):
+                cited.setdefault(sentence, name)
+        if not cited or not question.strip():
+            return [], -math.inf
+        sentences, names = list(cited), list(cited.values())
+        texts = [*sentences, *(text for _, text in passages if text.strip())]
+        scores = self.make_scorer(sentences).score([(question, text) for text in texts])
+        right_type = _holds_answer_type(question)
+        ranked = []
+        for i, (sentence, name) in enumerate(cited.items()):
+            follows = i > 0 and names[i - 1] == name
+            rank = scores[i] + self.type_bonus * right_type(sentence)
+            rank += self.follow_weight * max(scores[i - 1], 0.0) if follows else 0.0
+            ranked.append(Quote(sentence, name, rank))
+        return ranked, max(scores)
+
+
+def read_prompt(messages: Sequence[BaseMessage]) -> tuple[str, list[tuple[str, str]]]:
+    """Take the book's prompt apart into the question and the (name, text) pairs of its context.
+
+    Raises:
+        ValueError: If the messages are something else.
+    """
+    types = [message.type for message in messages]
+    if types != ["system", "human"] or not messages[0].text.startswith(INSTRUCTIONS):
+        raise ValueError(
+            "ExtractiveChatModel reads only the prompt ragbook.chains.PROMPT, one system message "
+            f"with the context and one human message with the question; got messages {types}."
+        )
+    context = messages[0].text.removeprefix(INSTRUCTIONS)
+    return messages[1].text, parse_context(context)
+
+
+def mostly_named(question: str, passages: Sequence[tuple[str, str]]) -> bool:
+    """Tell whether at least half of the question's names, numbers and codes are in the context.
+
+    A passage about another person, year or code may be as near in meaning as one can get, and yet
+    it does not answer.
+    """
+    context = "\n".join(text for _, text in passages).casefold()
+    named = _names(question)
+    missing = [name for name in named if not re.search(rf"(?<!\w){re.escape(name)}", context)]
+    return len(missing) <= len(named) / 2
+
+
+_WORD = re.compile(r"[^\W_](?:[\w+./:-]*\w)?")
+
+
+def _names(question: str) -> list[str]:
+    """Return, folded, the words that hold a digit or, after the first word, a capital."""
+    words = _WORD.findall(question)
+    shouted = question.isupper()
+    return [
+        word.casefold().removesuffix("s") if len(word) > 4 else word.casefold()
+        for number, word in enumerate(words)
+        if any(c.isdigit() for c in word)
+        or (number and not shouted and any(map(str.isupper, word)))
+    ]
+
+
+_WHO = re.compile(r"\b(?:who|whom|whose)\b", re.IGNORECASE)
+_WHEN_OR_HOW_MUCH = re.compile(
+    r"\bwhen\b"
+    r"|\bhow (?:many|much|long|high|far|old|fast|big|large|often|tall|heavy|hot|deep|wide)\b"
+    r"|\b(?:what|which) (?:year|date|number|code|percentage|share)\b"
+    r"|\b(?:number|code|year)s? (?:of|for)\b",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(
+    r"\d|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|hundred|thousand"
+    r"|million|billion)\b",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"(?<=[\w,;:(] )[(\"'“‘«]*([A-Z][\w’'-]*[a-z][\w-]*)")
+"""A capitalised word that does not begin a sentence."""
+
+
+def _holds_answer_type(question: str) -> Callable[[str], bool]:
+    """Return the test whether a sentence holds the kind of thing that the question asks for."""
+    if _WHO.search(question):
+        known = {word.casefold() for word in _WORD.findall(question)}
+        return lambda text: any(name.casefold() not in known for name in _NAME.findall(text))
+    if _WHEN_OR_HOW_MUCH.search(question):
+        return lambda text: bool(_NUMBER.search(text))
+    return lambda text: False
+
+
+def split_sentences(text: str) -> list[str]:
+    """Split prose or Markdown into sentences.
+
+    Each is a piece of the text as it stands, but for line breaks, which become spaces. Headings,
+    rules and the marks of lists and quotations are left out; a list item, a table row and a line
+    of code end where they end.
+
+    Args:
+        text: A passage.
+
+    Returns:
+        The sentences in order.
+    """
+    return [sentence for block in _blocks(text) for sentence in _split_block(block)]
+
+
+_MARKS_ONLY = re.compile(r"\s*(?:#{1,6}\s.*|[-*_=]{3,}|\|?[\s:|-]*-[\s:|-]*\|?)?\s*")
+"""A line that is blank, a heading, a rule, or the line below a table's head."""
+_FENCE = re.compile(r"\s*(?:```|~~~)")
+_LIST_MARK = re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+(?=\S)")
+_QUOTE_MARK = re.compile(r"\s*>\s?")
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Yield the pieces of text that no sentence crosses: paragraphs, list items, table rows."""
+    block: list[str] = []
+    in_code = False
+    for line in text.splitlines():
+        if fence := _FENCE.match(line):
+            in_code = not in_code
+        elif not in_code:
+            line = _QUOTE_MARK.sub("", line, count=1) if _QUOTE_MARK.match(line) else line
+        skipped = fence or (not in_code and _MARKS_ONLY.fullmatch(line))
+        item = None if in_code else _LIST_MARK.match(line)
+        if skipped or in_code or item or line.lstrip().startswith("|"):
+            yield from _joined(block)
+            block = []
+        if not skipped:
+            block.append(line[item.end() :] if item else line)
+    yield from _joined(block)
+
+
+def _joined(lines: Sequence[str]) -> Iterator[str]:
+    words = " ".join(lines).split()
+    if words:
+        yield " ".join(words)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_END = re.compile(r"(?:(?<=[。！？])|[.!?…]+[\"'”’»)\]*_]*(?=\s))\s*")
+_NEVER_LAST = _words("dr mr mrs ms prof st rev gen capt lt col sgt hon e.g i.e cf vs ca approx viz")
+_BEFORE_NUMBER = _words("no nos fig figs p pp vol vols eq sec ch art nr ed")
+_SELDOM_LAST = _words(
+    "etc al inc ltd co corp jr sr bros dept univ est "
+    "jan feb mar apr jun jul aug sep sept oct nov dec"
+)
+_INITIALS = re.compile(r"[^\W\d_](?:\.-?[^\W\d_])*")
+_OPENERS = _words(
+    "a an the this that these those it its he his she her they their we our you your i in on at by "
+    "for from to of with as if when while where after before since because although though but and "
+    "or so yet no not one two some many most all both each every another other such there here "
+    "what who why how however then today now"
+)
+"""Words that, with a capital, show that a new sentence begins."""
+
+
+def _split_block(block: str) -> Iterator[str]:
+    start = 0
+    for end in _END.finditer(block):
+        sentence = block[start : end.end()].rstrip()
+        if end.end() < len(block) and _ends_sentence(sentence, block[end.end() :]):
+            yield sentence
+            start = end.end()
+    yield block[start:]
+
+
+def _ends_sentence(before: str, after: str) -> bool:
+    """Tell whether a sentence ends between two texts that a full stop or the like parts."""
+    following = re.match(r"[\"'“‘«(\[*_]*(\w*)", after)
+    next_word = following[1] if following else ""
+    if next_word[:1].islower():
+        return False
+    if not before.endswith("."):
+        return True
+    last = before[:-1].split()[-1:] or [""]
+    word = last[0].lstrip("\"'“‘«([*_").casefold()
+    if word in _NEVER_LAST or (word in _BEFORE_NUMBER and next_word[:1].isdigit()):
+        return False
+    doubtful = word in _SELDOM_LAST or _INITIALS.fullmatch(word)
+    return not doubtful or next_word.casefold() in _OPENERS
