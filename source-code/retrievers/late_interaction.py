@@ -81,7 +81,7 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
         self._ready = False
         self._idf: dict[int, float] = {}
         self._unseen_idf = 1.0
-        self._skipped: set[int] = set()
+        self._skipped: list[int] = []
         self._cache: OrderedDict[str, _Tokens] = OrderedDict()
         self._cached_bytes = 0
         self._lock = threading.Lock()
@@ -124,9 +124,9 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
         if isinstance(self._model, str | Path):
             self._model = _load(str(self._model))
         tokenizer = self._model.tokenizer
-        self._skipped = set(tokenizer.all_special_ids) | {
-            piece for token, piece in tokenizer.get_vocab().items() if _is_punctuation(token)
-        }
+        vocabulary = tokenizer.get_vocab().items()
+        punctuation = [piece for token, piece in vocabulary if _is_punctuation(token)]
+        self._skipped = [*tokenizer.all_special_ids, *punctuation]
         if self._corpus:
             found: Counter[int] = Counter()
             for start in range(0, len(self._corpus), 1000):
@@ -160,7 +160,7 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
     def _tokens(self, output: Any) -> _Tokens:
         ids = output["input_ids"].cpu().numpy()
         kept = output["attention_mask"].cpu().numpy().astype(bool)
-        kept &= ~np.isin(ids, list(self._skipped))
+        kept &= ~np.isin(ids, self._skipped)
         vectors = output["token_embeddings"].float().cpu().numpy()[kept]
         whole = output["sentence_embedding"].float().cpu().numpy()
         return _Tokens(ids[kept], _normalised(vectors), _normalised(whole))
