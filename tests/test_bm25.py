@@ -228,6 +228,18 @@ def test_c12_a_large_corpus_is_ranked_as_by_the_plain_loop() -> None:
         numbers, ranked = engine.rank(query)
         assert numbers.tolist() == expected
         assert ranked.tolist() == [scores[n] for n in expected]
+        for limit in (1, 2, 10, 77, 1000, 5000):
+            assert engine.rank(query, limit)[0].tolist() == expected[:limit]
+
+
+@pytest.mark.parametrize("idf", ["lucene", "classic"])
+def test_c11_the_best_of_many_ties_are_the_first(idf: Any) -> None:
+    corpus = [["moss", "fern" if n % 50 == 7 else "ivy"] for n in range(2000)]
+    engine = EagerBM25Okapi(TokenTable.encode(corpus), idf)
+    ferns = [n for n in range(2000) if n % 50 == 7]
+    others = [n for n in range(2000) if n % 50 != 7]
+    for limit in (1, 4, 39, 41, 300, 1999):
+        assert engine.rank(["fern", "moss"], limit)[0].tolist() == (ferns + others)[:limit]
 
 
 def test_c12_a_search_reads_the_postings_of_its_terms_and_no_others() -> None:

@@ -488,7 +488,6 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
         super().__init__(table, k1=k1, b=b, epsilon=epsilon)
         idfs = np.fromiter(self.idf.values(), np.float64, len(self.idf))
         self._points *= np.repeat(idfs, np.diff(self._bounds))
-        self._all_positive = bool(np.all(self._points > 0))
 
     def on(self, table: TokenTable) -> EagerBM25Okapi:
         """Index another corpus with the same formula and parameters."""
@@ -529,7 +528,7 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
         """Score every document for a tokenised query; shape (documents,)."""
         scores = np.zeros(self.corpus_size)
         for posting in self.postings(query):
-            scores[self._documents[posting]] += self._points[posting]
+            np.add.at(scores, self._documents[posting], self._points[posting])
         return scores
 
     def get_batch_scores(self, query: Sequence[str], doc_ids: Sequence[int]) -> list[float]:
@@ -551,27 +550,36 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
         postings = list(self.postings(query))
         if not postings:
             return np.empty(0, np.int64), np.empty(0)
-        touched: NDArray[np.integer[Any]] = np.concatenate(
-            [self._documents[posting] for posting in postings]
-        )
-        points = np.concatenate([self._points[posting] for posting in postings])
-        size, names = self.corpus_size, None
-        if len(touched) * 100 < size:  # few postings in a large corpus: leave the rest untouched
-            names, touched = np.unique(touched, return_inverse=True)
-            size = len(names)
-        sums: NDArray[Any] = np.bincount(touched, weights=points, minlength=size)
-        holds_term = sums > 0
-        if not self._all_positive:  # with the classic IDF a document can match and score 0 or less
-            holds_term[touched] = True
-        numbers = np.flatnonzero(holds_term)
-        scores = sums[numbers]
-        if limit is not None and limit < len(numbers):
-            # Of negated scores, for partition is slow when many values tie below the cut.
-            best = -scores <= np.partition(-scores, limit - 1)[limit - 1]
-            numbers, scores = numbers[best], scores[best]
+        if sum(p.stop - p.start for p in postings) * 100 < self.corpus_size:
+            # Few postings in a large corpus: work on these documents alone.
+            touched = np.concatenate([self._documents[posting] for posting in postings])
+            points = np.concatenate([self._points[posting] for posting in postings])
+            numbers, places = np.unique(touched, return_inverse=True)
+            scores: NDArray[Any] = np.bincount(places, weights=points)
+        else:
+            sums = self.get_scores(query)
+            bound = _reached_by_best(sums, limit) if limit else 0.0
+            if bound > 0:  # only a document that holds a term is above 0
+                numbers = np.flatnonzero(sums >= bound)
+            else:
+                holds_term = np.zeros(self.corpus_size, dtype=bool)
+                for posting in postings:
+                    holds_term[self._documents[posting]] = True
+                numbers = np.flatnonzero(holds_term)
+            scores = sums[numbers]
         order = np.argsort(-scores, kind="stable")[:limit]  # numbers ascend: ties stay in order
-        numbers = numbers[order] if names is None else names[numbers[order]]
-        return numbers, scores[order]
+        return numbers[order], scores[order]
+
+
+def _reached_by_best(scores: NDArray[np.float64], count: int) -> float:
+    # A score that at least `count` documents reach, and not many more: the one at rank `count`
+    # among the maxima of 8 * count groups. Much faster than to partition all scores.
+    size = max(1, len(scores) // (8 * count))
+    groups = len(scores) // size
+    if groups < count:
+        return 0.0
+    maxima = scores[: groups * size].reshape(size, groups).max(axis=0)
+    return float(-np.partition(-maxima, count - 1)[count - 1])  # negated: fast when many are 0
 
 
 def _own_copy(document: Document) -> Document:
