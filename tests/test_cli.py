@@ -138,7 +138,7 @@ def test_compare_shows_every_pattern_rank_by_rank(rag: Rag, notes: Path) -> None
     [
         (["ask", "x", "--data", "no/such/folder"], "no/such/folder"),
         (["copy", "nothing-like-it", "--to", "x"], "no retriever named"),
-        (["ask", "x", "--profile", "ollama"], "ollama"),
+        (["ask", "x", "--profile", "ollama"], "Run: "),
     ],
 )
 def test_what_a_user_can_mend_is_one_line_and_exit_code_1(

@@ -60,7 +60,7 @@ class ProfileName(StrEnum):
 
 ProfileOption = Annotated[
     ProfileName | None,
-    typer.Option(help="Which models run. Default: $RAG_PROFILE, else embedded."),
+    typer.Option(envvar="RAG_PROFILE", help="Which models run. Default: embedded."),
 ]
 DataOption = Annotated[
     Path | None,
@@ -219,7 +219,7 @@ def copy(
 def doctor(profile: ProfileOption = None, as_json: Json = False) -> None:
     """Tell what is installed, which profile would work, and how to mend what is missing.
 
-    Exits with 1 if the profile that would run lacks a part: --profile, $RAG_PROFILE, or embedded.
+    Exits with 1 if the profile that would run lacks a part.
     """
     from ragbook.doctor import examine
 
@@ -228,8 +228,10 @@ def doctor(profile: ProfileOption = None, as_json: Json = False) -> None:
         _print_json(report.as_dict())
     else:
         out.print(report.packages_table())
-        for table in report.profile_tables():
-            out.print(table)
+        for name in report.checks:
+            out.print(report.profile_table(name))
+            for fix in report.fixes(name):
+                _print_line(f"    {fix}")
         out.print(report.verdict(), markup=False)
     raise typer.Exit(0 if report.ok else 1)
 

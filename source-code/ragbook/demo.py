@@ -10,7 +10,7 @@ from pathlib import Path
 from langchain_core.runnables import Runnable
 
 from ragbook.corpus import CorpusError, default_data_folder
-from ragbook.profiles import PROFILES, MissingPartError
+from ragbook.profiles import PROFILES, MissingPartError, UnknownProfileError
 
 QUESTIONS = (
     "Who tried to define what chemistry is?",
@@ -43,7 +43,7 @@ def run(main: Callable[[], None]) -> None:
     """Run a script's `main`; a problem the reader can mend ends it with one sentence."""
     try:
         main()
-    except (CorpusError, MissingPartError) as error:
+    except (CorpusError, MissingPartError, UnknownProfileError) as error:
         sys.exit(f"Error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

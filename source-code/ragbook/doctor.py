@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -58,37 +59,30 @@ class Report:
 
     def packages_table(self) -> Table:
         """Return the installed versions, for a terminal."""
-        table = Table("package", "version", title=f"Python {self.python}", title_justify="left")
+        table = _table(f"Python {self.python}", "package", "version")
         for name, number in self.packages.items():
             table.add_row(name, number or "[dim]not installed[/dim]")
         return table
 
-    def profile_tables(self) -> list[Table]:
-        """Return one table a profile: each part, whether it is there, and what mends it."""
-        tables = []
-        for name, checks in self.checks.items():
-            state = "[green]works[/green]" if self.works(name) else "[yellow]lacks a part[/yellow]"
-            chosen = ", would run" if name == self.profile else ""
-            table = Table(
-                "",
-                "part",
-                "found",
-                "to mend it",
-                title=f"{name}: {state}{chosen}",
-                title_justify="left",
-            )
-            for check in checks:
-                mark = "[green]ok[/green]" if check.ok else "[red]--[/red]"
-                table.add_row(mark, escape(check.name), escape(check.detail), escape(check.fix))
-            tables.append(table)
-        return tables
+    def profile_table(self, name: str) -> Table:
+        """Return the parts of a profile and whether each is there, for a terminal."""
+        state = "[green]works[/green]" if self.works(name) else "[yellow]lacks a part[/yellow]"
+        chosen = ", would run" if name == self.profile else ""
+        table = _table(f"{name}: {state}{chosen}", "", "part", "found")
+        for check in self.checks[name]:
+            mark = "[green]ok[/green]" if check.ok else "[red]--[/red]"
+            table.add_row(mark, escape(check.name), escape(check.detail))
+        return table
+
+    def fixes(self, name: str) -> list[str]:
+        """Return the commands that mend what a profile lacks, each once."""
+        return list(dict.fromkeys(check.fix for check in self.checks[name] if not check.ok))
 
     def verdict(self) -> str:
         """Return one sentence: whether the profile works, else what to run first."""
         if self.ok:
             return f"The {self.profile} profile works."
-        fixes = [check.fix for check in self.checks[self.profile] if not check.ok]
-        return f"The {self.profile} profile lacks a part. Run: {fixes[0]}"
+        return f"The {self.profile} profile lacks a part. Run: {self.fixes(self.profile)[0]}"
 
 
 def examine(profile: str | None = None) -> Report:
@@ -99,6 +93,10 @@ def examine(profile: str | None = None) -> Report:
         packages={name: _version(name) for name in PACKAGES},
         checks={name: get_profile(name).checks() for name in PROFILES},
     )
+
+
+def _table(title: str, *columns: str) -> Table:
+    return Table(*columns, title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
 
 
 def _version(package: str) -> str | None:

@@ -39,6 +39,10 @@ class MissingPartError(RuntimeError):
     """A part that the profile needs is not there. The message is one sentence and its remedy."""
 
 
+class UnknownProfileError(ValueError):
+    """There is no profile of this name. The message lists those there are."""
+
+
 @dataclass(frozen=True)
 class Check:
     """Whether one part of a profile is there, what was found, and the command that mends it."""
@@ -223,11 +227,13 @@ def get_profile(name: str | None = None) -> Profile:
     """Return a profile: the one named, else the one in `RAG_PROFILE`, else `embedded`.
 
     Raises:
-        ValueError: If there is no such profile.
+        UnknownProfileError: If there is no such profile.
     """
     name = name or os.environ.get("RAG_PROFILE") or "embedded"
     if name not in _CLASSES:
-        raise ValueError(f"There is no profile {name!r}. Choose from {', '.join(PROFILES)}.")
+        raise UnknownProfileError(
+            f"There is no profile {name!r}. Choose from {', '.join(PROFILES)}."
+        )
     return _CLASSES[name]()
 
 

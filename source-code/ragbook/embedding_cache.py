@@ -1,0 +1,140 @@
+"""Embeddings kept on disk, so that the same text is never embedded twice by the same model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+from tqdm import tqdm
+
+BATCH = 64
+"""Texts embedded, then written, at a time: what an interruption can lose at most."""
+
+
+class EmbeddingCacheError(RuntimeError):
+    """The cache file cannot be used; the message says which and what to do."""
+
+
+def cache_folder() -> Path:
+    """Return where caches are kept: `RAG_CACHE`, else `ragbook` in the user's cache folder."""
+    if chosen := os.environ.get("RAG_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "ragbook"
+
+
+class CachedEmbeddings(Embeddings):
+    """Embed through a cache on disk.
+
+    A vector is found by model, role (query or passage) and text, so two models, or the two sides of
+    a model that embeds queries differently, never share one. Every batch is written in a
+    transaction of its own: an interruption loses at most the batch that was being embedded.
+
+    Args:
+        load: Makes the embedding model; called only when a text is not in the cache.
+        model: The model's name with everything that changes its vectors.
+        path: The cache file; default: `embeddings.sqlite` in `cache_folder()`.
+        progress: Show a progress bar while many passages are embedded.
+
+    Raises:
+        EmbeddingCacheError: On use, if the file cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Embeddings],
+        model: str,
+        path: Path | None = None,
+        progress: bool = False,
+    ) -> None:
+        self._load = load
+        self._model = model
+        self._path = path or cache_folder() / "embeddings.sqlite"
+        self._progress = progress
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Embed passages. Returns one vector a text."""
+        return [vector.tolist() for vector in self.embed_passages(texts)]
+
+    def embed_query(self, text: str) -> list[float]:
+        """Embed one query."""
+        return self.embed_queries([text])[0]
+
+    def embed_queries(self, queries: list[str]) -> list[list[float]]:
+        """Embed queries, those that are not cached in one call to the model."""
+        from retrievers.dense import embed_queries
+
+        def embed(texts: list[str]) -> list[list[float]]:
+            return embed_queries(self._load(), texts)
+
+        return [vector.tolist() for vector in self._cached("query", queries, embed)]
+
+    def embed_passages(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Embed passages. Returns one float32 array of shape (dimensions,) a text."""
+
+        def embed(texts: list[str]) -> list[list[float]]:
+            return self._load().embed_documents(texts)
+
+        return self._cached("passage", texts, embed)
+
+    def _cached(
+        self, role: str, texts: Sequence[str], embed: Callable[[list[str]], list[list[float]]]
+    ) -> list[np.ndarray]:
+        keys = {text: _key(self._model, role, text) for text in texts}
+        with self._database() as database:
+            found = _read(database, keys)
+            missing = [text for text in keys if text not in found]
+            batches = range(0, len(missing), BATCH)
+            bar = tqdm(
+                batches, f"Embedding {role}s", leave=False, disable=None if self._progress else True
+            )
+            for start in bar:
+                batch = missing[start : start + BATCH]
+                vectors = [np.asarray(vector, dtype=np.float32) for vector in embed(batch)]
+                with database:
+                    database.executemany(
+                        "INSERT OR REPLACE INTO vectors VALUES (?, ?)",
+                        [(keys[text], v.tobytes()) for text, v in zip(batch, vectors, strict=True)],
+                    )
+                found.update(zip(batch, vectors, strict=True))
+        return [found[text] for text in texts]
+
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(self._path, timeout=60)) as database:
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB)"
+                )
+                yield database
+        except (sqlite3.Error, OSError) as error:
+            raise EmbeddingCacheError(
+                f"The embedding cache {self._path} cannot be used ({error}). Delete that file, or "
+                "set RAG_CACHE to a folder that can be written to."
+            ) from error
+
+
+def _read(database: sqlite3.Connection, keys: dict[str, bytes]) -> dict[str, np.ndarray]:
+    rows: dict[bytes, bytes] = {}
+    wanted = list(keys.values())
+    for start in range(0, len(wanted), 500):  # SQLite takes a limited number of parameters
+        part = wanted[start : start + 500]
+        marks = ",".join("?" * len(part))
+        rows.update(database.execute(f"SELECT * FROM vectors WHERE key IN ({marks})", part))
+    return {
+        text: np.frombuffer(rows[key], dtype=np.float32)
+        for text, key in keys.items()
+        if key in rows
+    }
+
+
+def _key(model: str, role: str, text: str) -> bytes:
+    return hashlib.sha256(json.dumps([model, role, text]).encode()).digest()
