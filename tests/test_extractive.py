@@ -49,7 +49,8 @@ def overlap(texts: Sequence[str]) -> BaseCrossEncoder:
 
 
 def model(**settings: object) -> ExtractiveChatModel:
-    return ExtractiveChatModel(make_scorer=overlap, **settings)  # type: ignore[arg-type]
+    on_its_scale = {"threshold": 0.01, **settings}
+    return ExtractiveChatModel(make_scorer=overlap, **on_its_scale)  # type: ignore[arg-type]
 
 
 def ask(question: str, documents: Sequence[Document], **settings: object) -> str:
@@ -292,7 +293,7 @@ def test_the_prompt_is_read_back_whatever_question_and_passages_hold(
     assert read_prompt(messages) == (question, passages)
 
 
-def test_the_embedded_profile_quotes_who_defined_chemistry_and_refuses_radium() -> None:
+def test_the_embedded_profile_quotes_who_defined_chemistry_and_refuses_tungsten() -> None:
     chain = answer_chain(ListRetriever(documents=DEFINITIONS), get_profile("embedded").chat_model())
     answer = chain.invoke("Who tried to define what chemistry is?")
     assert all(name in answer for name in ("Stahl", "Dumas", "Pauling"))

@@ -19,9 +19,9 @@ from ragbook.chains import INSTRUCTIONS, NO_ANSWER, parse_context
 
 __all__ = ["NO_ANSWER", "ExtractiveChatModel", "Quote", "split_sentences"]
 
-THRESHOLD = 0.0
+THRESHOLD = 0.35
 """The score below which the context is held not to answer, for the embedded scorer. Chosen on one
-half of data/questions.jsonl by `python benchmarks/extractive_threshold.py`."""
+half of data/questions.jsonl by `uv run benchmarks/extractive_threshold.py`."""
 
 
 class Quote(NamedTuple):
@@ -114,6 +114,10 @@ class ExtractiveChatModel(BaseChatModel):
         ranked, closeness = self.rank(question, passages)
         if closeness < self.threshold or not mostly_named(question, passages):
             return []
+        return self.pick(ranked)
+
+    def pick(self, ranked: Sequence[Quote]) -> list[Quote]:
+        """Return the best of the ranked sentences, in the order of the context."""
         best_first = sorted(range(len(ranked)), key=lambda i: -ranked[i].rank)
         kept: list[int] = []
         room = self.max_chars
