@@ -27,7 +27,8 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
 
     Method: MaxSim of Khattab and Zaharia, "ColBERT: Efficient and Effective Passage Search via
     Contextualized Late Interaction over BERT", SIGIR 2020, over a model not trained for it, and
-    with the inverse document frequency of BM25 as weights.
+    with the inverse document frequency of BM25 as weights. The default weights below were chosen
+    on Cranfield and XQuAD, where their neighbours do about as well.
 
     Args:
         model: A loaded `SentenceTransformer`, or the folder or name of one, loaded when the first

@@ -137,6 +137,7 @@ def _first_stage_scores(candidates: Sequence[Document], retriever: str) -> list[
 
 
 def _min_max(scores: Sequence[float]) -> list[float]:
+    # On Cranfield and XQuAD z-scores blend no better, and these keep to a range one can read.
     low, high = min(scores), max(scores)
     # Equal scores say nothing about the order; the other stage then decides alone.
     return [(score - low) / (high - low) if high > low else 1.0 for score in scores]
