@@ -1,0 +1,255 @@
+"""Measure patterns on a test collection: quality with intervals, and the time of every stage."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from tqdm import tqdm
+
+from ragbook.collection import Collection, CollectionError, Qrels
+from ragbook.tracing import STAGES, Trace
+
+Run = dict[str, list[str]]
+"""Query id to the ids of the documents found, best first."""
+
+METRICS = ("nDCG@10", "R@10", "R@100", "RR@10")
+"""In the notation of ir-measures; R is recall, RR the reciprocal rank, whose mean is MRR."""
+
+RESAMPLES = 10_000
+READ = 3
+"""How many passages the chat model reads: the cutoff of the answer strings' hit rate."""
+
+
+@dataclass
+class Result:
+    """What one pattern did on one collection.
+
+    Args:
+        pattern: The pattern's name.
+        run: What it found.
+        scores: Metric to query id to value.
+        milliseconds: Stage, and `"total"`, to one time a query.
+        index_seconds: How long it took to build what it searches, cached embeddings aside.
+    """
+
+    pattern: str
+    run: Run
+    scores: dict[str, dict[str, float]]
+    milliseconds: dict[str, list[float]] = field(default_factory=dict)
+    index_seconds: float = 0.0
+
+    def mean(self, metric: str, query_ids: Iterable[str] | None = None) -> float:
+        """Return a metric's mean, over all queries or some of them; NaN for none."""
+        values = self.scores.get(metric, {})
+        chosen = [values[name] for name in query_ids or values if name in values]
+        return statistics.fmean(chosen) if chosen else float("nan")
+
+
+def evaluate_retriever(
+    pattern: str,
+    retriever: BaseRetriever,
+    collection: Collection,
+    depth: int = 100,
+    progress: bool = False,
+) -> Result:
+    """Ask a retriever every query of a collection, one after another, and score what it finds.
+
+    Args:
+        pattern: What to call it.
+        retriever: The retriever; it should return at least `depth` documents where it can.
+        collection: Documents, queries and judgements.
+        depth: How many documents of each answer count.
+        progress: Show a progress bar on a terminal.
+    """
+    run: Run = {}
+    found: dict[str, list[Document]] = {}
+    times: dict[str, list[float]] = {"total": []}
+    bar = tqdm(collection.queries.items(), pattern, leave=False, disable=None if progress else True)
+    for name, query in bar:
+        trace = Trace()
+        documents = retriever.invoke(query, config=trace.config)[:depth]
+        for stage, milliseconds in trace.stage_milliseconds().items():
+            times.setdefault(stage, []).append(milliseconds)
+        times["total"].append(trace.roots[0].milliseconds)
+        run[name] = [str(document.id) for document in documents]
+        found[name] = documents[:READ]
+    scores = score(run, collection.qrels)
+    if collection.answers:
+        scores[f"hit@{READ}"] = {
+            name: float(_holds_all(found[name], answers))
+            for name, answers in collection.answers.items()
+        }
+    return Result(pattern, run, scores, times)
+
+
+def score(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> dict[str, dict[str, float]]:
+    """Score a run with ir-measures, whose numbers are those of trec_eval.
+
+    Args:
+        run: What was found, best first. A judged query that found nothing scores 0.
+        qrels: The judgements.
+        metrics: Names in the notation of ir-measures.
+
+    Returns:
+        Metric to query id to value, for the judged queries.
+    """
+    import ir_measures
+
+    measures = {name: ir_measures.parse_measure(name) for name in metrics}
+    # Ranks become scores, because trec_eval orders equal scores by document id.
+    scored = {
+        query: {document: 1 / rank for rank, document in enumerate(documents, start=1)}
+        for query, documents in run.items()
+    }
+    values: dict[str, dict[str, float]] = {name: dict.fromkeys(qrels, 0.0) for name in metrics}
+    names = {measure: name for name, measure in measures.items()}
+    for metric in ir_measures.iter_calc(list(measures.values()), qrels, scored):
+        values[names[metric.measure]][metric.query_id] = metric.value
+    return values
+
+
+def paired_bootstrap(
+    values: dict[str, float], baseline: dict[str, float], resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float, float]:
+    """Compare two systems on the same queries.
+
+    Args:
+        values: Query id to the system's value.
+        baseline: Query id to the baseline's value, for the same queries.
+        resamples: How many times the queries are drawn anew, with replacement.
+        seed: Makes the draws the same each time.
+
+    Returns:
+        The mean difference, and the lower and upper end of its 95 % interval. An interval that
+        holds 0 means that the collection cannot tell the two apart.
+
+    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993; for retrieval Sakai,
+    "Evaluating Evaluation Metrics based on the Bootstrap", SIGIR 2006.
+    """
+    if values.keys() != baseline.keys() or not values:
+        raise ValueError("A paired comparison needs the same queries on both sides, at least one.")
+    differences = np.array([values[name] - baseline[name] for name in values])
+    generator = np.random.default_rng(seed)
+    means = np.empty(resamples)
+    for start in range(0, resamples, 1000):  # in parts: 10,000 x 1,190 indices are 95 MB
+        part = min(1000, resamples - start)
+        draws = generator.integers(0, len(differences), (part, len(differences)))
+        means[start : start + part] = differences[draws].mean(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(differences.mean()), float(low), float(high)
+
+
+def write_run(run: Run, path: Path, tag: str) -> None:
+    """Write a run in TREC's format: query, `Q0`, document, rank, score, tag.
+
+    The score is 1 / rank, so that trec_eval keeps the order of documents whose scores are equal.
+    """
+    lines = [
+        f"{query} Q0 {document} {rank} {1 / rank:.6f} {tag}\n"
+        for query, documents in run.items()
+        for rank, document in enumerate(documents, start=1)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_text("".join(lines), encoding="utf-8")
+    partial.replace(path)
+
+
+def read_run(path: Path) -> Run:
+    """Read a run in TREC's format; documents are ordered by score, equal ones by rank.
+
+    Raises:
+        CollectionError: If a line has not six columns, or its rank or score is no number.
+    """
+    rows: dict[str, list[tuple[float, int, str]]] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CollectionError(f"The run file {path} cannot be read: {error}.") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        fields = line.split()
+        try:
+            query, _, document, rank, value, _ = fields
+            rows.setdefault(query, []).append((-float(value), int(rank), document))
+        except ValueError:
+            raise CollectionError(
+                f"{path}, line {number}: expected 'query Q0 document rank score tag', got {line!r}."
+            ) from None
+    return {query: [document for _, _, document in sorted(found)] for query, found in rows.items()}
+
+
+def percentile(values: Sequence[float], q: float) -> float:
+    """Return the `q`-th percentile (0 to 100) of a query's milliseconds; NaN for none."""
+    return float(np.percentile(values, q)) if values else float("nan")
+
+
+def peak_memory_mb() -> float | None:
+    """Return the most memory this process has used, in MB; None where the system cannot tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e6 if sys.platform == "darwin" else 1e3)
+
+
+def timed(function: Callable[[], Any]) -> tuple[Any, float]:
+    """Call a function; return its value and the seconds it took."""
+    start = time.perf_counter()
+    value = function()
+    return value, time.perf_counter() - start
+
+
+def summary(results: Sequence[Result], collection: Collection) -> dict[str, Any]:
+    """Return all figures of an evaluation as JSON-serialisable values.
+
+    The first result is the baseline of the comparisons.
+    """
+    baseline = results[0]
+    kinds = sorted(set(collection.kinds.values()))
+    rows = []
+    for result in results:
+        row: dict[str, Any] = {
+            "pattern": result.pattern,
+            "metrics": {metric: result.mean(metric) for metric in result.scores},
+            "milliseconds": {
+                stage: {"p50": percentile(times, 50), "p95": percentile(times, 95)}
+                for stage in ("total", *STAGES)
+                if (times := result.milliseconds.get(stage))
+            },
+            "index_seconds": result.index_seconds,
+        }
+        if result is not baseline:
+            mean, low, high = paired_bootstrap(result.scores["nDCG@10"], baseline.scores["nDCG@10"])
+            row["against_baseline"] = {"difference": mean, "low": low, "high": high}
+        if kinds:
+            row["kinds"] = {
+                kind: result.mean("nDCG@10", [q for q, k in collection.kinds.items() if k == kind])
+                for kind in kinds
+                if any(q in collection.qrels for q, k in collection.kinds.items() if k == kind)
+            }
+        rows.append(row)
+    return {
+        "collection": collection.name,
+        "documents": len(collection.documents),
+        "queries": len(collection.qrels),
+        "baseline": baseline.pattern,
+        "peak_memory_mb": peak_memory_mb(),
+        "patterns": rows,
+    }
+
+
+def _holds_all(documents: Sequence[Document], answers: Sequence[str]) -> bool:
+    text = "\n".join(document.page_content for document in documents).casefold()
+    return all(answer.casefold() in text for answer in answers)
