@@ -97,8 +97,10 @@ def ask(
 
         with _busy("Searching"):
             documents = retriever.invoke(text)
-        pieces = (PROMPT | chat_model | StrOutputParser()).stream(
-            {"context": format_context(documents), "question": text}
+        pieces = _named_failures(
+            (PROMPT | chat_model | StrOutputParser()).stream(
+                {"context": format_context(documents), "question": text}
+            )
         )
         if as_json:
             _print_json(
@@ -255,6 +257,23 @@ def main() -> None:
         else:
             raise
     sys.exit(code)
+
+
+class AnswerError(RuntimeError):
+    """The model that answers failed on the way; the message says how."""
+
+
+def _named_failures(pieces: Iterator[str]) -> Iterator[str]:
+    """Pass on the pieces of an answer; a server or model that fails is one clear error."""
+    try:
+        yield from pieces
+    except Exception as error:
+        if type(error).__module__.startswith("ragbook."):
+            raise
+        raise AnswerError(
+            f"The model could not answer ({type(error).__name__}: {error}). "
+            "Run rag doctor to see what is missing."
+        ) from error
 
 
 def _index(data: Path | None, profile: ProfileName | None) -> Patterns:
