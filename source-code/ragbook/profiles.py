@@ -257,6 +257,10 @@ def _load_embeddings(folder: str, query_prompt: str) -> HuggingFaceEmbeddings:
     # Encoding in several threads needs no lock as long as all of them encode, because a tokenizer
     # changes its padding setting only when a call wants another one (see `_ScoringModel`). The
     # first call, which sets it, is made here, while nobody else has the model.
+    #
+    # PyTorch's threads spin while they wait for one another. On a machine that does something else
+    # too, that made one query take 800 ms instead of 35. It must be set before torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from langchain_huggingface import HuggingFaceEmbeddings
 
     prompt = {"prompt": query_prompt} if query_prompt else {}
