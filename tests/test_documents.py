@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from langchain_core.documents import Document
 
 from helpers import doc
-from retrievers.documents import document_key, latest_score, merge_copies, scored_copy, unique
+from retrievers.documents import (
+    copied,
+    document_key,
+    first_by_key,
+    latest_score,
+    merge_by_score,
+    merge_copies,
+    scored_copy,
+)
 
 
 def test_the_id_comes_before_all_else() -> None:
@@ -89,6 +97,41 @@ def test_merging_keeps_the_best_score_and_all_stages() -> None:
         merge_copies([])
 
 
-def test_unique_keeps_the_first_of_each() -> None:
+def test_writing_into_a_merged_document_reaches_none_of_its_copies() -> None:
+    copies = [doc("x", tags=["a"]), doc("x", tree={"leaves": [1]}, retrieved_by=["bm25"])]
+    merged = merge_copies(copies)
+    merged.metadata["tags"].append("b")
+    merged.metadata["tree"]["leaves"].append(2)
+    merged.metadata["retrieved_by"].append("dense")
+    assert [copy.metadata for copy in copies] == [
+        {"tags": ["a"]},
+        {"tree": {"leaves": [1]}, "retrieved_by": ["bm25"]},
+    ]
+
+
+class Page(Document):
+    number: int = 0
+
+
+def test_a_copy_keeps_class_id_text_and_the_fields_of_a_subclass() -> None:
+    page = Page(page_content="x", id="1", number=7, metadata={"span": (1, [2])})
+    copy = copied(page)
+    assert copy == page
+    assert type(copy) is Page
+    copy.metadata["span"][1].append(3)
+    assert page.metadata == {"span": (1, [2])}
+
+
+def test_merging_by_score_takes_the_best_and_ties_keep_the_order_met() -> None:
+    copies = {name: [doc(name)] for name in "abcd"}
+    found = merge_by_score(copies, {"a": 1, "b": 3, "c": 1, "d": 3}, "rrf_score", top_n=3)
+    assert [(d.page_content, d.metadata["rrf_score"]) for d in found] == [
+        ("b", 3.0),
+        ("d", 3.0),
+        ("a", 1.0),
+    ]
+
+
+def test_of_documents_with_one_key_the_first_stays() -> None:
     documents: list[Document] = [doc("a", id="1"), doc("b", id="2"), doc("c", id="1")]
-    assert [d.page_content for d in unique(documents)] == ["a", "b"]
+    assert [d.page_content for d in first_by_key(documents).values()] == ["a", "b"]

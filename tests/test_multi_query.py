@@ -5,6 +5,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from copy import deepcopy
 from fractions import Fraction
 from typing import Any
 
@@ -662,6 +663,17 @@ def test_another_model_empties_the_cache() -> None:
     assert multi.generate_queries("q") == ["q", "y"]
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_copy_has_a_cache_of_its_own(deep: bool) -> None:
+    multi = MultiQueryRetriever(retriever=table(), llm=rewriter("x"), cache_size=9)
+    assert multi.generate_queries("q") == ["q", "x"]
+    other = multi.model_copy(update={"llm": rewriter("y")}, deep=deep)
+    assert other.generate_queries("q") == ["q", "y"]
+    assert multi.generate_queries("q") == ["q", "x"]
+    without = MultiQueryRetriever(retriever=table(), llm=rewriter("x"))
+    assert without.model_copy(update={"cache_size": 1}).generate_queries("q") == ["q", "x"]
+
+
 def test_threads_can_share_the_cache() -> None:
     llm = RunnableLambda(lambda question: [f"{question} again"])
     multi = MultiQueryRetriever(retriever=table(), llm=llm, cache_size=3)
@@ -676,3 +688,15 @@ def test_threads_can_share_the_cache() -> None:
 def test_unfit_fields_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         MultiQueryRetriever(retriever=table(), llm=Model(), **wrong)
+
+
+def test_a_retriever_with_a_cache_can_be_copied() -> None:
+    multi = MultiQueryRetriever(retriever=table(), llm=Model(reply="x"), cache_size=9)
+    assert multi.generate_queries("q") == deepcopy(multi).generate_queries("q") == ["q", "x"]
+
+
+def test_writing_into_a_nested_value_of_a_result_reaches_no_document_found() -> None:
+    rows = {"q": [doc("a", id="a")], "x": [doc("a", id="a", tags=["moss"])]}
+    multi = MultiQueryRetriever(retriever=TableRetriever(table=rows), llm=rewriter("x"))
+    multi.invoke("q")[0].metadata["tags"].append("from a result")
+    assert rows["x"][0].metadata["tags"] == ["moss"]

@@ -1,4 +1,4 @@
-"""What every retriever shares: document identity, scores, argument checks, calling children.
+"""What every retriever shares: identity, copies, scores, filters, argument checks, children.
 
 A retriever never changes a document that it was given. It returns a *scored copy*: the same id and
 text, and a metadata dictionary of its own in which the stage that made the score is named.
@@ -7,9 +7,9 @@ text, and a metadata dictionary of its own in which the stage that made the scor
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -24,13 +24,15 @@ from langchain_core.runnables.config import ContextThreadPoolExecutor
 logger = logging.getLogger(__name__)
 
 OnError = Literal["raise", "skip"]
+Key = Callable[[Document], Hashable]
+Filter = dict[str, Any] | Callable[[Document], bool]
 _SCALARS = (str, int, float, bool, type(None))
 
 POSITION_KEYS = ("start_index", "chunk_index", "position")
 """Metadata keys that say where in its source a chunk begins, tried in this order."""
 
 
-def document_key(document: Document) -> str:
+def document_key(document: Document) -> tuple[str, ...]:
     """Tell which document this is, whichever retriever returned it.
 
     The key is the first of these that is there: `Document.id`; `metadata["doc_id"]`;
@@ -42,48 +44,72 @@ def document_key(document: Document) -> str:
         document: Any document.
 
     Returns:
-        A string that is equal for two documents exactly when they are the same document.
+        Strings that are equal for two documents exactly when they are the same document.
     """
     identifier = document.id or document.metadata.get("doc_id")
     if identifier not in (None, ""):
-        return json.dumps(["id", str(identifier)])
+        return ("id", str(identifier))
     source = document.metadata.get("source")
     if source in (None, ""):
-        return json.dumps(["text", document.page_content])
+        return ("text", document.page_content)
     for name in POSITION_KEYS:
         if (position := document.metadata.get(name)) is not None:
-            return json.dumps(["source", str(source), name, str(position)])
-    return json.dumps(["source", str(source), "text", document.page_content])
+            return ("source", str(source), name, str(position))
+    return ("source", str(source), "text", document.page_content)
+
+
+def first_by_key(
+    documents: Iterable[Document], key: Key = document_key
+) -> dict[Hashable, Document]:
+    """Return the documents by their keys; of several with one key the first stays, in its place."""
+    first: dict[Hashable, Document] = {}
+    for document in documents:
+        first.setdefault(key(document), document)
+    return first
+
+
+def copied(document: Document) -> Document:
+    """Copy a document so that nothing written into the copy or its metadata reaches the original.
+
+    Class, id, text and the fields of a subclass stay; the metadata is copied to its last level.
+    """
+    metadata = {name: _copied_value(value) for name, value in document.metadata.items()}
+    return document.model_copy(update={"metadata": metadata})
+
+
+def write_score(
+    document: Document, name: str, score: float, found_by: str | None = None
+) -> Document:
+    """Write a score into a document that is yours to change, and return it.
+
+    Args:
+        document: A copy of your own.
+        name: Metadata key of the score, ending in `_score`, such as `"bm25_score"`. It becomes the
+            last entry, where `latest_score` reads it.
+        score: The score. Stored as a native `float`, so that the metadata stays JSON-serialisable.
+        found_by: Name of the stage that *found* the document, appended to `retrieved_by`. Stages
+            that only reorder what others found leave it out.
+    """
+    metadata = document.metadata
+    metadata.pop(name, None)
+    stages = metadata.get("retrieved_by", [])
+    if found_by is not None and found_by not in stages:
+        metadata["retrieved_by"] = [*stages, found_by]
+    metadata[name] = float(score)
+    return document
 
 
 def scored_copy(
     document: Document, name: str, score: float, found_by: str | None = None
 ) -> Document:
-    """Copy a document and write one score into the copy.
-
-    Args:
-        document: The document to copy. It is not changed.
-        name: Metadata key of the score, ending in `_score`, such as `"bm25_score"`.
-        score: The score. Stored as a native `float`, so that the metadata stays JSON-serialisable.
-        found_by: Name of the stage that *found* the document, appended to `retrieved_by`. Stages
-            that only reorder what others found leave it out.
-
-    Returns:
-        A copy whose newest score is the last entry of its metadata, where `latest_score` reads it.
-    """
-    copy = _copy(document)
-    copy.metadata.pop(name, None)
-    if found_by is not None:
-        stages = copy.metadata.get("retrieved_by", [])
-        copy.metadata["retrieved_by"] = [*stages, *({found_by} - set(stages))]
-    copy.metadata[name] = float(score)
-    return copy
+    """Copy a document and write one score into the copy; the arguments are `write_score`'s."""
+    return write_score(copied(document), name, score, found_by)
 
 
 def latest_score(document: Document) -> float | None:
     """Return the score of the last stage that scored this document, or None if none did."""
     for name, value in reversed(document.metadata.items()):
-        if name.endswith("_score") and _is_number(value):
+        if name.endswith("_score") and _is_score(name, value):
             return float(value)
     return None
 
@@ -103,26 +129,65 @@ def merge_copies(copies: Sequence[Document]) -> Document:
     """
     if not copies:
         raise ValueError("merge_copies needs at least one document, got none.")
-    merged = _copy(copies[0])
-    stages: dict[str, None] = {}
-    for copy in copies:
-        stages.update(dict.fromkeys(copy.metadata.get("retrieved_by", [])))
-        for name, value in copy.metadata.items():
-            known = merged.metadata.setdefault(name, value)
-            is_score = name == "score" or name.endswith("_score")
-            if is_score and _is_number(known) and _is_number(value):
-                merged.metadata[name] = max(known, value)
-    if stages:
-        merged.metadata["retrieved_by"] = list(stages)
+    merged = copied(copies[0])
+    metadata = merged.metadata
+    for other in copies[1:]:
+        for name, value in other.metadata.items():
+            if name not in metadata:
+                metadata[name] = _copied_value(value)
+            elif name == "retrieved_by":
+                metadata[name] = list(dict.fromkeys([*metadata[name], *value]))
+            elif _is_score(name, value) and _is_score(name, metadata[name]):
+                metadata[name] = max(metadata[name], value)
     return merged
 
 
-def unique(documents: Iterable[Document], key: Any = document_key) -> list[Document]:
-    """Drop every document whose key was met before; the first one stays where it was."""
-    first: dict[Any, Document] = {}
-    for document in documents:
-        first.setdefault(key(document), document)
-    return list(first.values())
+def merge_by_score(
+    copies: Mapping[Hashable, Sequence[Document]],
+    scores: Mapping[Hashable, float],
+    name: str,
+    top_n: int | None = None,
+) -> list[Document]:
+    """Return the documents of the highest scores, best first, each merged from its copies.
+
+    Args:
+        copies: What the retrievers returned for each document, by its key.
+        scores: Each document's score, by its key. Equal scores keep the order of this mapping.
+        name: Metadata key of the score.
+        top_n: How many documents to return; default: all. Only these are copied.
+    """
+    best = sorted(scores, key=lambda key: -scores[key])[:top_n]
+    return [write_score(merge_copies(copies[key]), name, scores[key]) for key in best]
+
+
+def normal_filter(filter: Any) -> dict[str, Any] | None:
+    """Rewrite a metadata filter into the one shape that Chroma accepts, with the same meaning.
+
+    A filter is `{key: value}` or `{key: {operator: operand}}` with `$eq $ne $gt $gte $lt $lte $in
+    $nin`, or `$and` or `$or` before a list of filters, or `$not` before one. Several keys, and
+    several operators of one key, must all hold. The dollar sign of an operator may be missing.
+    As in Chroma, "not equal" is true of documents that lack the key, and every comparison of size
+    is false of them; `$not` stands for the opposite operator.
+
+    Args:
+        filter: The filter. None and `{}` let every document through.
+
+    Returns:
+        The filter with one key or operator a level and at least two parts in `$and` and `$or`, and
+        without `$not`; None for no restriction.
+
+    Raises:
+        ValueError: If a part cannot be understood. Nothing is ever dropped.
+    """
+    return _join("$and", _clauses(filter))
+
+
+def filter_function(filter: Filter | None) -> Callable[[Document], bool]:
+    """Turn a metadata filter, which `normal_filter` explains, into a function of the document."""
+    if callable(filter):
+        return filter
+    clause = normal_filter(filter)
+    return lambda document: clause is None or _holds(clause, document.metadata)
 
 
 def check_query(query: object) -> str:
@@ -239,14 +304,124 @@ def _without_failures(
     return [[] if isinstance(answer, Exception) else answer for answer in answers]
 
 
-def _copy(document: Document) -> Document:
-    # Copying only what can be changed in place is ten times faster than a deep copy of it all.
-    metadata = {
-        name: value if isinstance(value, _SCALARS) else deepcopy(value)
-        for name, value in document.metadata.items()
-    }
-    return document.model_copy(update={"metadata": metadata})
+def _clauses(filter: Any) -> list[dict[str, Any]]:
+    if filter is None:
+        return []
+    if not isinstance(filter, dict):
+        raise ValueError(f"A metadata filter must be a dictionary, got {filter!r}.")
+    found: list[dict[str, Any]] = []
+    for name, value in filter.items():
+        if name in ("$and", "$or") and (not isinstance(value, list | tuple) or not value):
+            raise ValueError(f"{name} needs a list of filters, got {value!r}.")
+        if name == "$and":
+            found += [clause for part in value for clause in _clauses(part)]
+        elif name == "$or":
+            parts = [_required(normal_filter(part), filter) for part in value]
+            found.append(_required(_join("$or", parts), filter))
+        elif name == "$not":
+            found += _clauses(_negated(_required(normal_filter(value), filter)))
+        elif isinstance(name, str) and not name.startswith("$"):
+            found += _key_clauses(name, value)
+        else:
+            raise ValueError(f"{name!r} is no key and none of $and, $or, $not: got {filter!r}.")
+    return found
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _key_clauses(key: str, value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, dict):
+        return [{key: _checked_operand(key, "$eq", value)}]
+    found: list[dict[str, Any]] = []
+    for name, operand in value.items():
+        comparison = f"${str(name).removeprefix('$')}"
+        if comparison == "$not":
+            inner = _required(_join("$and", _key_clauses(key, operand)), value)
+            found += _clauses(_negated(inner))
+        elif comparison in _OPPOSITES:
+            found.append({key: {comparison: _checked_operand(key, comparison, operand)}})
+        else:
+            raise ValueError(
+                f"The filter on {key!r} uses {name!r}; it must be one of {' '.join(_OPPOSITES)}."
+            )
+    if not found:
+        raise ValueError(f"The filter on {key!r} needs a value or an operator, got {value!r}.")
+    return found
+
+
+def _checked_operand(key: str, comparison: str, operand: Any) -> Any:
+    several = comparison in ("$in", "$nin")
+    values = operand if several else [operand]
+    # None would be equal to what a document lacks: a missing tenant would match all untagged.
+    if not isinstance(values, list | tuple) or any(
+        value is None or isinstance(value, list | tuple | dict) for value in values
+    ):
+        wanted = "a list of strings, numbers" if several else "a string, a number"
+        raise ValueError(
+            f"{comparison} on {key!r} needs {wanted} or truth values, got {operand!r}."
+        )
+    return list(values) if several else operand
+
+
+def _join(name: str, clauses: list[dict[str, Any]]) -> dict[str, Any] | None:
+    if len(clauses) < 2:
+        return clauses[0] if clauses else None
+    return {name: clauses}
+
+
+def _required(clause: dict[str, Any] | None, filter: Any) -> dict[str, Any]:
+    # "Everything, or tenant A" is everything: a filter that a mistake left empty must not open up.
+    if clause is None:
+        raise ValueError(f"$or and $not need filters that are not empty, got {filter!r}.")
+    return clause
+
+
+_OPPOSITES = {
+    **{"$eq": "$ne", "$gt": "$lte", "$gte": "$lt", "$in": "$nin"},
+    **{"$ne": "$eq", "$lte": "$gt", "$lt": "$gte", "$nin": "$in"},
+}
+_ORDER = {"$gt": operator.gt, "$gte": operator.ge, "$lt": operator.lt, "$lte": operator.le}
+
+
+def _negated(clause: dict[str, Any]) -> dict[str, Any]:
+    ((name, value),) = clause.items()
+    if name in ("$and", "$or"):
+        return {"$or" if name == "$and" else "$and": [_negated(part) for part in value]}
+    ((comparison, operand),) = (value if isinstance(value, dict) else {"$eq": value}).items()
+    return {name: {_OPPOSITES[comparison]: operand}}
+
+
+def _holds(clause: dict[str, Any], metadata: dict[str, Any]) -> bool:
+    ((name, value),) = clause.items()
+    if name == "$and":
+        return all(_holds(part, metadata) for part in value)
+    if name == "$or":
+        return any(_holds(part, metadata) for part in value)
+    ((comparison, operand),) = (value if isinstance(value, dict) else {"$eq": value}).items()
+    return _compare(metadata.get(name), comparison, operand)
+
+
+def _compare(actual: Any, comparison: str, operand: Any) -> bool:
+    if comparison in ("$ne", "$nin"):
+        return not _compare(actual, _OPPOSITES[comparison], operand)
+    if comparison == "$in":
+        return any(_compare(actual, "$eq", value) for value in operand)
+    if comparison == "$eq":  # as in Chroma and JSON, True is not 1
+        return isinstance(actual, bool) == isinstance(operand, bool) and bool(actual == operand)
+    kinds = {type(actual), type(operand)}
+    comparable = kinds == {str} or kinds <= {int, float}
+    return comparable and bool(_ORDER[comparison](actual, operand))
+
+
+def _copied_value(value: Any) -> Any:
+    # deepcopy is ten times slower for these, which is all that JSON has.
+    if isinstance(value, _SCALARS):
+        return value
+    if type(value) is list:
+        return [_copied_value(item) for item in value]
+    if type(value) is dict:
+        return {name: _copied_value(item) for name, item in value.items()}
+    return deepcopy(value)
+
+
+def _is_score(name: str, value: object) -> bool:
+    named_so = name == "score" or name.endswith("_score")
+    return named_so and isinstance(value, int | float) and not isinstance(value, bool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from langchain_core.callbacks import (
@@ -15,16 +15,16 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from .documents import (
+    Key,
     OnError,
     ainvoke_children,
     check_count,
     check_query,
     check_weights,
     document_key,
+    first_by_key,
     invoke_children,
-    merge_copies,
-    scored_copy,
-    unique,
+    merge_by_score,
 )
 
 
@@ -60,7 +60,7 @@ class RRFEnsembleRetriever(BaseRetriever):
     weights: list[float] | None = None
     k: int = Field(default=60, ge=1)
     top_n: int | None = Field(default=None, ge=1)
-    key: Callable[[Document], Hashable] = document_key
+    key: Key = document_key
     on_error: OnError = "raise"
 
     @field_validator("weights")
@@ -82,7 +82,7 @@ class RRFEnsembleRetriever(BaseRetriever):
             return []
         retrievers, weights = self._weighted()
         lists = invoke_children(retrievers, query, run_manager, self.on_error)
-        return reciprocal_rank_fusion(lists, weights, self.k, self.key)[:top_n]
+        return reciprocal_rank_fusion(lists, weights, self.k, self.key, top_n)
 
     async def _aget_relevant_documents(
         self,
@@ -96,7 +96,7 @@ class RRFEnsembleRetriever(BaseRetriever):
             return []
         retrievers, weights = self._weighted()
         lists = await ainvoke_children(retrievers, query, run_manager, self.on_error)
-        return reciprocal_rank_fusion(lists, weights, self.k, self.key)[:top_n]
+        return reciprocal_rank_fusion(lists, weights, self.k, self.key, top_n)
 
     def _weighted(self) -> tuple[list[BaseRetriever], list[float]]:
         weights = check_weights(self.weights, len(self.retrievers))
@@ -108,7 +108,8 @@ def reciprocal_rank_fusion(
     lists: Sequence[Sequence[Document]],
     weights: Sequence[float] | None = None,
     k: int = 60,
-    key: Callable[[Document], Hashable] = document_key,
+    key: Key = document_key,
+    top_n: int | None = None,
 ) -> list[Document]:
     """Fuse ranked lists of documents into one, best first.
 
@@ -117,6 +118,7 @@ def reciprocal_rank_fusion(
         weights: One number a list, of at least 0; default: all 1.
         k: The constant of `weight / (k + rank)`.
         key: What makes two documents the same one.
+        top_n: How many documents to return; default: all.
 
     Returns:
         New documents with `rrf_score`. Equal scores keep the order in which the documents were
@@ -125,8 +127,7 @@ def reciprocal_rank_fusion(
     scores: dict[Hashable, float] = defaultdict(float)
     copies: dict[Hashable, list[Document]] = defaultdict(list)
     for documents, weight in zip(lists, check_weights(weights, len(lists)), strict=True):
-        for rank, document in enumerate(unique(documents, key), start=1):
-            scores[key(document)] += weight / (k + rank)
-            copies[key(document)].append(document)
-    ranked = sorted(scores, key=lambda name: -scores[name])
-    return [scored_copy(merge_copies(copies[name]), "rrf_score", scores[name]) for name in ranked]
+        for rank, (name, document) in enumerate(first_by_key(documents, key).items(), start=1):
+            scores[name] += weight / (k + rank)
+            copies[name].append(document)
+    return merge_by_score(copies, scores, "rrf_score", top_n)

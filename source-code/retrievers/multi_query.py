@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from cachetools import LRUCache
@@ -25,16 +25,19 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from .documents import (
+    Key,
     OnError,
     check_count,
     check_query,
     document_key,
+    first_by_key,
+    merge_by_score,
     merge_copies,
-    scored_copy,
-    unique,
 )
 
 logger = logging.getLogger(__name__)
+
+_CACHE_LOCK = threading.Lock()  # one for all: it is held for a dictionary look-up only
 
 RRF_K = 60
 """The constant of reciprocal rank fusion, as in the literature."""
@@ -96,11 +99,10 @@ class MultiQueryRetriever(BaseRetriever):
     top_n: int | None = Field(default=None, ge=1)
     prompt: BasePromptTemplate = DEFAULT_PROMPT  # type: ignore[type-arg]  # with [Any] pydantic builds one
     cache_size: int = Field(default=0, ge=0)
-    key: Callable[[Document], Hashable] = document_key
+    key: Key = document_key
     on_error: OnError = "raise"
 
-    _cache: LRUCache[str, list[str]] = PrivateAttr()
-    _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
+    _rewordings: LRUCache[str, list[str]] = PrivateAttr()
 
     @classmethod
     def from_llm(
@@ -144,8 +146,14 @@ class MultiQueryRetriever(BaseRetriever):
     @model_validator(mode="after")
     def _forget(self) -> Self:
         # Also runs when a field is assigned: another model or prompt words questions differently.
-        self._cache = LRUCache(self.cache_size)
+        self._rewordings = LRUCache(self.cache_size)
         return self
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy it with an empty cache, since the copy may have another model or prompt."""
+        copy = super().model_copy(update=update, deep=deep)
+        copy._rewordings = LRUCache(copy.cache_size)
+        return copy
 
     def generate_queries(self, question: str, config: RunnableConfig | None = None) -> list[str]:
         """Return what is searched for this question: itself, then the rewordings.
@@ -189,7 +197,7 @@ class MultiQueryRetriever(BaseRetriever):
         queries = self.generate_queries(query, {"callbacks": run_manager.get_child("rewriter")})
         children = _child_configs(run_manager, queries)
         answers: list[Any] = self.retriever.batch(queries, children, return_exceptions=True)
-        return self._merge(queries, answers)[:top_n]
+        return self._merge(queries, answers, top_n)
 
     async def _aget_relevant_documents(
         self,
@@ -203,7 +211,7 @@ class MultiQueryRetriever(BaseRetriever):
         queries = await self.agenerate_queries(query, config)
         children = _child_configs(run_manager, queries)
         answers: list[Any] = await self.retriever.abatch(queries, children, return_exceptions=True)
-        return self._merge(queries, answers)[:top_n]
+        return self._merge(queries, answers, top_n)
 
     def _model_input(self, question: str) -> Any:
         if not _is_language_model(self.llm):
@@ -219,18 +227,20 @@ class MultiQueryRetriever(BaseRetriever):
         return [question]
 
     def _recall(self, question: str) -> list[str] | None:
-        with self._lock:  # reading moves an entry, so it needs the lock as well
-            remembered = self._cache.get(question)
+        with _CACHE_LOCK:  # reading moves an entry, so it needs the lock as well
+            remembered = self._rewordings.get(question)
         return None if remembered is None else list(remembered)
 
     def _remember(self, question: str, rewordings: Iterable[str]) -> list[str]:
         queries = _distinct([question, *rewordings])[: 1 + self.num_queries]
         if self.cache_size and len(queries) > 1:
-            with self._lock:
-                self._cache[question] = list(queries)
+            with _CACHE_LOCK:
+                self._rewordings[question] = list(queries)
         return queries
 
-    def _merge(self, queries: Sequence[str], answers: Sequence[Any]) -> list[Document]:
+    def _merge(
+        self, queries: Sequence[str], answers: Sequence[Any], top_n: int | None
+    ) -> list[Document]:
         failures = []
         for number, (query, answer) in enumerate(zip(queries, answers, strict=True), start=1):
             if isinstance(answer, Exception):
@@ -240,8 +250,16 @@ class MultiQueryRetriever(BaseRetriever):
                     logger.warning("Skipped query_%d (%r): %r", number, query, answer)
         if failures and (self.on_error == "raise" or len(failures) == len(queries)):
             raise failures[0]
-        lists = [answer for answer in answers if not isinstance(answer, Exception)]
-        return _unite(lists, self.key) if self.fusion == "union" else _fuse(lists, self.key)
+        copies: dict[Hashable, list[Document]] = {}
+        scores: dict[Hashable, float] = {}
+        for documents in (answer for answer in answers if not isinstance(answer, Exception)):
+            found = first_by_key(documents, self.key)
+            for rank, (name, document) in enumerate(found.items(), start=1):
+                copies.setdefault(name, []).append(document)
+                scores[name] = scores.get(name, 0.0) + 1 / (RRF_K + rank)
+        if self.fusion == "rrf":
+            return merge_by_score(copies, scores, "rrf_score", top_n)
+        return [merge_copies(same) for same in list(copies.values())[:top_n]]
 
 
 def parse_queries(reply: str | BaseMessage | list[Any]) -> list[str]:
@@ -299,24 +317,6 @@ def _is_language_model(runnable: object) -> bool:
 def _child_configs(run_manager: Any, queries: Sequence[str]) -> list[RunnableConfig]:
     numbers = range(1, len(queries) + 1)
     return [{"callbacks": run_manager.get_child(f"query_{number}")} for number in numbers]
-
-
-def _unite(lists: Iterable[list[Document]], key: Callable[[Document], Hashable]) -> list[Document]:
-    copies: dict[Hashable, list[Document]] = {}
-    for documents in lists:
-        for document in documents:
-            copies.setdefault(key(document), []).append(document)
-    return [merge_copies(same) for same in copies.values()]
-
-
-def _fuse(lists: Iterable[list[Document]], key: Callable[[Document], Hashable]) -> list[Document]:
-    lists = [unique(documents, key) for documents in lists]
-    scores: dict[Hashable, float] = {}
-    for documents in lists:
-        for rank, document in enumerate(documents, start=1):
-            scores[key(document)] = scores.get(key(document), 0.0) + 1 / (RRF_K + rank)
-    scored = [scored_copy(d, "rrf_score", scores[key(d)]) for d in _unite(lists, key)]
-    return sorted(scored, key=lambda document: -document.metadata["rrf_score"])
 
 
 def _distinct(queries: Iterable[str]) -> list[str]:

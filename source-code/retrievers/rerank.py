@@ -67,7 +67,7 @@ class RerankRetriever(BaseRetriever):
         if not candidates:
             return []
         scores = self.cross_encoder.score(_pairs(query, candidates))
-        return self._ranked(candidates, scores)[:top_n]
+        return self._best(candidates, scores, top_n)
 
     async def _aget_relevant_documents(
         self,
@@ -85,16 +85,18 @@ class RerankRetriever(BaseRetriever):
             return []
         pairs = _pairs(query, candidates)
         scores = await run_in_executor(None, self.cross_encoder.score, pairs)
-        return self._ranked(candidates, scores)[:top_n]
+        return self._best(candidates, scores, top_n)
 
-    def _ranked(self, candidates: Sequence[Document], outputs: Sequence[float]) -> list[Document]:
+    def _best(
+        self, candidates: Sequence[Document], outputs: Sequence[float], top_n: int | None
+    ) -> list[Document]:
         scores = _model_scores(outputs, len(candidates), type(self.cross_encoder).__name__)
         weight = self.first_stage_weight
         if weight > 0:
             first = _first_stage_scores(candidates, self.base_retriever.get_name())
             both = zip(_min_max(scores), _min_max(first))
             scores = [(1 - weight) * model + weight * earlier for model, earlier in both]
-        order = sorted(range(len(candidates)), key=lambda number: -scores[number])
+        order = sorted(range(len(candidates)), key=lambda number: -scores[number])[:top_n]
         return [scored_copy(candidates[n], "rerank_score", scores[n]) for n in order]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -17,6 +17,7 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from .documents import (
+    Key,
     OnError,
     ainvoke_children,
     check_count,
@@ -25,8 +26,7 @@ from .documents import (
     document_key,
     invoke_children,
     latest_score,
-    merge_copies,
-    scored_copy,
+    merge_by_score,
 )
 
 
@@ -68,7 +68,7 @@ class ScoreFusionRetriever(BaseRetriever):
     weights: list[float] | None = None
     top_n: int | None = Field(default=None, ge=1)
     score_names: list[str] | None = None
-    key: Callable[[Document], Hashable] = document_key
+    key: Key = document_key
     on_error: OnError = "raise"
 
     @field_validator("weights", "score_names")
@@ -97,7 +97,7 @@ class ScoreFusionRetriever(BaseRetriever):
         used = self._used()
         retrievers = [self.retrievers[number] for number in used]
         lists = invoke_children(retrievers, query, run_manager, self.on_error)
-        return self._fuse(used, lists)[:top_n]
+        return self._fuse(used, lists, top_n)
 
     async def _aget_relevant_documents(
         self,
@@ -112,19 +112,22 @@ class ScoreFusionRetriever(BaseRetriever):
         used = self._used()
         retrievers = [self.retrievers[number] for number in used]
         lists = await ainvoke_children(retrievers, query, run_manager, self.on_error)
-        return self._fuse(used, lists)[:top_n]
+        return self._fuse(used, lists, top_n)
 
     def _used(self) -> list[int]:
         weights = check_weights(self.weights, len(self.retrievers))
         return [number for number, weight in enumerate(weights) if weight > 0]
 
-    def _fuse(self, used: Sequence[int], lists: Sequence[Sequence[Document]]) -> list[Document]:
+    def _fuse(
+        self, used: Sequence[int], lists: Sequence[Sequence[Document]], top_n: int | None
+    ) -> list[Document]:
         weights = check_weights(self.weights, len(self.retrievers))
         return convex_combination(
             lists,
             [weights[number] for number in used],
             self.score_names and [self.score_names[number] for number in used],
             self.key,
+            top_n,
             [f"retriever_{n} ({self.retrievers[i].get_name()})" for n, i in enumerate(used, 1)],
         )
 
@@ -133,7 +136,8 @@ def convex_combination(
     lists: Sequence[Sequence[Document]],
     weights: Sequence[float] | None = None,
     score_names: Sequence[str] | None = None,
-    key: Callable[[Document], Hashable] = document_key,
+    key: Key = document_key,
+    top_n: int | None = None,
     list_names: Sequence[str] | None = None,
 ) -> list[Document]:
     """Fuse scored lists of documents into one, best first.
@@ -143,6 +147,7 @@ def convex_combination(
         weights: One number a list, of at least 0; default: all equal. Divided by their sum.
         score_names: Metadata key of each list's score; default: the score that was written last.
         key: What makes two documents the same one.
+        top_n: How many documents to return; default: all.
         list_names: What to call each list in an error message; default: `list 1` and so on.
 
     Returns:
@@ -168,8 +173,7 @@ def convex_combination(
             copies[name].append(document)
         for name, score in min_max(scores).items():
             fused[name] += weight / total * score
-    ranked = sorted(fused, key=lambda name: -fused[name])
-    return [scored_copy(merge_copies(copies[name]), "fusion_score", fused[name]) for name in ranked]
+    return merge_by_score(copies, fused, "fusion_score", top_n)
 
 
 def min_max(scores: Mapping[Hashable, float]) -> dict[Hashable, float]:
