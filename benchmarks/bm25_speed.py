@@ -19,7 +19,7 @@ import numpy as np
 from langchain_core.documents import Document
 from rank_bm25 import BM25Okapi
 
-from retrievers.bm25 import BM25Retriever, EagerBM25Okapi, TokenTable
+from retrievers.bm25 import BM25Retriever, EagerBM25Okapi
 
 TOP = 10
 
@@ -66,8 +66,8 @@ def engines(
 
     index_rank = build("rank", lambda: BM25Okapi(corpus))
     index_bm25s = build("bm25s", build_bm25s)
-    index_lucene = build("lucene", lambda: EagerBM25Okapi(TokenTable.encode(corpus)))
-    index_classic = build("classic", lambda: EagerBM25Okapi(TokenTable.encode(corpus), "classic"))
+    index_lucene = build("lucene", lambda: EagerBM25Okapi(corpus))
+    index_classic = build("classic", lambda: EagerBM25Okapi(corpus, "classic"))
     rank, other, lucene, classic = built.values()
 
     def ask_rank(query: Sequence[str]) -> None:

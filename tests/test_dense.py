@@ -25,11 +25,11 @@ from pydantic import ValidationError
 from helpers import TraceRecorder, doc, texts
 from retrievers.dense import (
     DenseRetriever,
-    chroma_filter,
     combine_filters,
     embed_queries,
     similarity_function,
 )
+from retrievers.documents import normal_filter
 
 DIMENSION = 16
 
@@ -344,7 +344,6 @@ def test_a_query_vector_must_hold_finite_numbers(wrong: Any) -> None:
 CASES: list[tuple[Any, Any]] = [
     (None, None),
     ({}, None),
-    ({"$and": []}, None),
     ({"t": "x"}, {"t": "x"}),
     ({"t": "x", "y": 1}, {"$and": [{"t": "x"}, {"y": 1}]}),
     ({"$and": [{"t": "x"}]}, {"t": "x"}),
@@ -387,8 +386,8 @@ def test_c30_filters_for_chroma_get_the_one_accepted_shape(
     given_filter: Any, expected: Any
 ) -> None:
     before = json.dumps(given_filter)
-    assert chroma_filter(given_filter) == expected
-    assert chroma_filter(expected) == expected
+    assert normal_filter(given_filter) == expected
+    assert normal_filter(expected) == expected
     assert json.dumps(given_filter) == before
 
 
@@ -404,6 +403,9 @@ def test_c30_filters_for_chroma_get_the_one_accepted_shape(
         {"$and": {"t": "x"}},
         {"$and": ["t"]},
         {"$or": []},
+        {"$and": []},
+        {"t": {"in": "x"}},
+        {"t": {"eq": None}},
         {"$or": [{"t": "x"}, {}]},
         {"$not": {}},
         {"t": {"$not": {}}},
@@ -412,7 +414,7 @@ def test_c30_filters_for_chroma_get_the_one_accepted_shape(
 )
 def test_c30_a_filter_that_cannot_be_read_is_an_error_and_never_dropped(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"got|needs|uses|no field|empty"):
-        chroma_filter(wrong)
+        normal_filter(wrong)
 
 
 FIELDS = {"t": st.sampled_from(["x", "y"]), "n": st.integers(0, 4)}
@@ -508,6 +510,21 @@ async def test_filters_of_the_memory_store_are_functions_and_combine() -> None:
     assert {d.metadata["n"] for d in retriever.invoke("kite")} == {0, 1, 2, 3, 4}
     found = await retriever.ainvoke("kite", filter=lambda d: d.metadata["n"] > 2)
     assert {d.metadata["n"] for d in found} == {3, 4}
+
+
+@settings(max_examples=60, deadline=None)
+@given(first=FILTERS, second=st.none() | FILTERS)
+def test_the_memory_store_reads_the_same_filters(first: Any, second: Any) -> None:
+    memory = InMemoryVectorStore(HashEmbeddings())
+    memory.add_documents([doc(f"{t}{n}", id=f"{t}{n}", t=t, n=n) for t in "xy" for n in range(5)])
+    retriever = DenseRetriever(vectorstore=memory, k=10, filter=first)
+    both = [given_filter for given_filter in (first, second) if given_filter]
+    assert {document.id for document in retriever.invoke("kite", filter=second)} == {
+        f"{t}{n}"
+        for t in "xy"
+        for n in range(5)
+        if all(matches({"t": t, "n": n}, part) for part in both)
+    }
 
 
 def test_c10_documents_outside_the_filter_never_fill_up_the_result() -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import math
 import os
 import re
-import shutil
 import threading
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -35,10 +30,18 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, InstanceOf, field_validator
 from rank_bm25 import BM25Okapi
 
-from .documents import check_count, check_query, document_key, scored_copy
+from .documents import (
+    Filter,
+    check_count,
+    check_query,
+    copied,
+    document_key,
+    filter_function,
+    normal_filter,
+    scored_copy,
+)
 
 Analyser = Callable[[str], list[str]]
-Filter = dict[str, Any] | Callable[[Document], bool]
 Idf = Literal["lucene", "classic"]
 
 # Porter's English list of the Snowball project as NLTK has it, without the pieces of contractions
@@ -116,11 +119,10 @@ class BM25Retriever(BaseRetriever):
 
     Args:
         k: How many documents to return. Also `invoke(query, k=…)`.
-        filter: Which documents may be returned: a metadata filter in Chroma's language (`$eq $ne
-            $in $nin $gt $gte $lt $lte $and $or`; a plain value means `$eq`, several keys `$and`),
-            or a function that is asked in rank order until `k` documents pass. Also
-            `invoke(query, filter=…)`; a document must pass both, so a call can only narrow it.
-            Scores do not depend on it: term statistics are those of the whole corpus.
+        filter: Which documents may be returned: a metadata filter such as `{"lang": "en"}` (see
+            `documents.normal_filter`), or a function that is asked in rank order until `k`
+            documents pass. Also `invoke(query, filter=…)`; a document must pass both, so a call can
+            only narrow it. Scores do not depend on it: term statistics are the whole corpus's.
         index: Documents and postings, made by the constructors above.
 
     Raises:
@@ -132,13 +134,12 @@ class BM25Retriever(BaseRetriever):
 
     k: int = Field(default=4, ge=1)
     filter: Filter | None = None
-    index: InstanceOf[BM25Index] = Field(default_factory=lambda: BM25Index.empty(), repr=False)
+    index: InstanceOf[BM25Index] = Field(default_factory=lambda: BM25Index(), repr=False)
 
     @field_validator("filter")
     @classmethod
-    def _check_filter(cls, value: Filter | None) -> Filter | None:
-        _predicate(value)
-        return deepcopy(value) if isinstance(value, dict) else value
+    def _check_filter(cls, filter: Filter | None) -> Filter | None:
+        return filter if callable(filter) else normal_filter(filter)
 
     @classmethod
     def from_texts(
@@ -154,31 +155,22 @@ class BM25Retriever(BaseRetriever):
     ) -> Self:
         """Index texts, with a metadata dictionary and an id for each where given.
 
-        Args:
-            texts: The texts.
-            metadatas: As many dictionaries as texts.
-            ids: As many ids as texts; None for a text without one.
-            bm25_params: See `from_documents`, as for the other arguments.
-            preprocess_func: See `from_documents`.
-            idf: See `from_documents`.
-            **kwargs: See `from_documents`.
+        `metadatas` and `ids` are as many as texts; a text without an id has None. For the other
+        arguments see `from_documents`.
 
         Raises:
+            TypeError: If `texts` is one string.
             ValueError: If there are not as many metadatas or ids as texts.
         """
         if isinstance(texts, str):
             raise TypeError("texts must be a list of strings, got one string: write [text].")
         texts = list(texts)
-        rows = zip(
-            texts,
-            _one_each("metadatas", metadatas, len(texts)),
-            _one_each("ids", ids, len(texts)),
-            strict=True,
-        )
-        documents = (
-            Document(page_content=text, metadata=metadata or {}, id=identifier)
-            for text, metadata, identifier in rows
-        )
+        metadatas = _one_each("metadatas", metadatas, len(texts))
+        ids = _one_each("ids", ids, len(texts))
+        documents = [
+            Document(page_content=text, metadata=metadata or {}, id=name)
+            for text, metadata, name in zip(texts, metadatas, ids, strict=True)
+        ]
         return cls.from_documents(
             documents, bm25_params=bm25_params, preprocess_func=preprocess_func, idf=idf, **kwargs
         )
@@ -208,8 +200,8 @@ class BM25Retriever(BaseRetriever):
         Raises:
             ValueError: If two documents have the same id or a parameter is out of range.
         """
-        index = BM25Index.empty(bm25_params, preprocess_func, idf)
-        return cls(index=index.with_documents(documents), **kwargs)
+        nothing = BM25Index((), preprocess_func, EagerBM25Okapi([], idf, **bm25_params or {}))
+        return cls(index=nothing.with_documents(documents), **kwargs)
 
     def add_documents(
         self, documents: Iterable[Document], ids: Iterable[str | None] | None = None
@@ -241,7 +233,7 @@ class BM25Retriever(BaseRetriever):
     @property
     def docs(self) -> list[Document]:
         """Copies of the indexed documents, in corpus order."""
-        return [_own_copy(document) for document in self.index.documents]
+        return [copied(document) for document in self.index.documents]
 
     @property
     def vectorizer(self) -> EagerBM25Okapi:
@@ -254,15 +246,10 @@ class BM25Retriever(BaseRetriever):
         return self.index.analyse
 
     def explain(self, query: str, document: Document) -> dict[str, float]:
-        """Say how many points each query term gives to one indexed document, for debugging.
+        """Say how many points each query term, as analysed, gives to one document, for debugging.
 
-        Args:
-            query: The question.
-            document: An indexed document or a result; found by `document_key`.
-
-        Returns:
-            Term (as analysed) to points, without the terms that give none. Their sum is the
-            document's `bm25_score`.
+        `document` is an indexed one or a result, found by `document_key`. Terms that give nothing
+        are left out; the sum of the others is the document's `bm25_score`.
 
         Raises:
             ValueError: If the document is not indexed.
@@ -275,51 +262,67 @@ class BM25Retriever(BaseRetriever):
                 return {t: float(p) * terms.count(t) for t, p in points.items() if p}
         raise ValueError(f"This index does not hold the document {key}.")
 
-    def save(self, folder: str | Path) -> None:
-        """Write the index, `k` and a dictionary filter to a folder. Nothing is pickled.
+    def save(self, path: str | Path) -> None:
+        """Write the index, `k` and a dictionary filter to one file. Nothing is pickled.
 
-        An index that is already there is replaced as a whole: the files are written to a temporary
-        folder beside it, which then takes its place. Metadata comes back as JSON keeps it (a tuple
-        as a list).
+        The first line holds the settings, each other line a document and its terms, all in JSON, so
+        metadata comes back as JSON keeps it (a tuple as a list). An index that is already there is
+        replaced when the new one is on the disk as a whole.
 
         Args:
-            folder: Where to. It must not exist, be empty, or hold a saved index and nothing else.
+            path: The file to write, such as `"index.jsonl"`; missing folders are made.
 
         Raises:
-            FileExistsError: If something else is there.
+            FileExistsError: If something else is there than a saved index.
             ValueError: If the filter is a function, or metadata does not fit into JSON.
         """
         if callable(self.filter):
             raise ValueError(
                 "A filter that is a function cannot be saved. Use a dictionary filter, or save a "
-                "retriever without filter and pass it again: BM25Retriever.load(folder, filter=…)."
+                "retriever without filter and pass it again: BM25Retriever.load(path, filter=…)."
             )
-        retriever = {"k": self.k, "filter": self.filter}
-        _write_folder(Path(folder).resolve(), _index_files(self.index, retriever))
+        index, bm25 = self.index, self.index.bm25
+        settings = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "documents": len(index.documents),
+            "preprocess_func": _name(index.analyse),
+            "idf": bm25.formula,
+            "bm25_params": {"k1": bm25.k1, "b": bm25.b, "epsilon": bm25.epsilon},
+            "retriever": {"k": self.k, "filter": self.filter},
+        }
+        _write(Path(path).resolve(), chain([_json(settings, "The filter")], _rows(index)))
 
     @classmethod
     def load(
         cls,
-        folder: str | Path,
+        path: str | Path,
         *,
         preprocess_func: Analyser = default_preprocess_func,
         **kwargs: Any,
     ) -> Self:
-        """Read what `save` wrote. Nothing in the folder is executed.
+        """Read what `save` wrote. Nothing in the file is executed.
 
         Args:
-            folder: The folder given to `save`.
+            path: The file.
             preprocess_func: The function that the index was built with. Only its name is saved, so
                 one of your own must be given again.
             **kwargs: Fields that replace the saved ones (`k`, `filter`) or come on top (`tags`).
 
         Raises:
-            FileNotFoundError: If the folder does not exist.
-            ValueError: If a file is missing, damaged or of another format version, or the index
-                was built with another `preprocess_func`.
+            FileNotFoundError: If the file does not exist.
+            ValueError: If it is damaged or of another format version, or the index was built with
+                another `preprocess_func`.
         """
-        index, retriever = _read_folder(Path(folder), preprocess_func)
-        return cls(index=index, **{**retriever, **kwargs})
+        settings, documents, corpus = _read(Path(path))
+        if (built_with := settings["preprocess_func"]) != _name(preprocess_func):
+            raise ValueError(
+                f"{path} was built with preprocess_func {built_with}, but would be searched with "
+                f"{_name(preprocess_func)}. Call load(path, preprocess_func=…) with the former."
+            )
+        bm25 = EagerBM25Okapi(corpus, settings["idf"], **settings["bm25_params"])
+        index = BM25Index(documents, preprocess_func, bm25)
+        return cls(index=index, **{**settings["retriever"], **kwargs})
 
     def _get_relevant_documents(
         self,
@@ -343,12 +346,12 @@ class BM25Retriever(BaseRetriever):
 
     def _search(self, query: str, k: int | None, filter: Filter | None) -> list[Document]:
         k = check_count("k", k, self.k)
-        filters = [_predicate(given) for given in (self.filter, filter) if given is not None]
+        filters = [filter_function(given) for given in (self.filter, filter) if given is not None]
         if not check_query(query).strip():
             return []
         index = self.index  # read once: add_documents may put another one in its place
-        numbers, scores = index.bm25.rank(index.analyse(query), None if filters else k)
-        hits = ((index.documents[number], score) for number, score in zip(numbers, scores))
+        ranked = index.bm25.rank(index.analyse(query), None if filters else k)
+        hits = ((index.documents[number], score) for number, score in zip(*ranked))
         passed = (hit for hit in hits if all(passes(hit[0]) for passes in filters))
         return [
             scored_copy(document, "bm25_score", score, found_by="bm25")
@@ -365,96 +368,32 @@ _WRITE_LOCK = threading.Lock()
 class BM25Index:
     """Documents, the function that splits them into terms, and their postings; never changed."""
 
-    documents: tuple[Document, ...]
-    analyse: Analyser
-    bm25: EagerBM25Okapi
-
-    @classmethod
-    def empty(
-        cls,
-        bm25_params: dict[str, float] | None = None,
-        analyse: Analyser = default_preprocess_func,
-        idf: Idf = "lucene",
-    ) -> BM25Index:
-        """Make an index without documents; the arguments are those of `from_documents`."""
-        table = TokenTable.encode([], {})
-        return cls((), analyse, EagerBM25Okapi(table, idf, **bm25_params or {}))
+    documents: tuple[Document, ...] = ()
+    analyse: Analyser = default_preprocess_func
+    bm25: EagerBM25Okapi = field(default_factory=lambda: EagerBM25Okapi([]))
 
     def with_documents(self, documents: Iterable[Document]) -> BM25Index:
-        """Return an index that also holds these; one whose id is known takes the old one's place.
-
-        Raises:
-            ValueError: If an id comes twice in `documents`.
-        """
-        merged = dict(enumerate(self.documents))
-        place = {document.id: number for number, document in merged.items() if document.id}
-        seen: set[str] = set()
-        numbers: list[int] = []
-        terms: list[list[str]] = []
-        for document in map(_own_copy, documents):
-            name = document.id or ""  # without an id nothing is replaced
-            if name in seen:
+        """Return an index that also holds these; one of a known id takes the old one's place."""
+        kept, corpus = list(self.documents), self.bm25.corpus()
+        place = {document.id: number for number, document in enumerate(kept) if document.id}
+        seen = set()
+        for document in documents:
+            if not isinstance(document, Document):
+                raise TypeError(
+                    f"Expected a langchain_core Document, got {type(document).__name__}. "
+                    "For plain strings there is BM25Retriever.from_texts."
+                )
+            if document.id and document.id in seen:
                 raise ValueError(
                     f"Two documents have the id {document.id!r}: give each its own, or None."
                 )
-            seen |= {name} - {""}
-            numbers.append(place.get(name, len(merged)))
-            terms.append(self.analyse(document.page_content))
-            merged[numbers[-1]] = document
-        bm25 = self.bm25.on(self.bm25.table.with_documents(numbers, terms))
-        return BM25Index(tuple(merged.values()), self.analyse, bm25)
-
-
-@dataclass(frozen=True)
-class TokenTable:
-    """A tokenised corpus as numbers.
-
-    Args:
-        vocabulary: Each token's number; numbers count up from 0 in order of first appearance.
-        tokens: The corpus, document after document, as numbers; shape (tokens of the corpus,).
-        lengths: Tokens a document; shape (documents,).
-    """
-
-    vocabulary: dict[str, int]
-    tokens: NDArray[np.int32]
-    lengths: NDArray[np.int64]
-
-    @classmethod
-    def encode(
-        cls, documents: Iterable[Sequence[str]], vocabulary: dict[str, int] | None = None
-    ) -> TokenTable:
-        """Number the tokens of tokenised documents, continuing a vocabulary where one is given."""
-        documents = list(documents)
-        numbers: defaultdict[str, int] = defaultdict(None, vocabulary or {})
-        numbers.default_factory = numbers.__len__
-        lengths = np.fromiter(map(len, documents), np.int64, len(documents))
-        flat = map(numbers.__getitem__, chain.from_iterable(documents))
-        tokens = np.fromiter(flat, np.int32, int(lengths.sum()))
-        return cls(dict(numbers), tokens, lengths)
-
-    def with_documents(
-        self, numbers: Sequence[int], documents: Sequence[Sequence[str]]
-    ) -> TokenTable:
-        """Return the table in which `documents[i]` is document `numbers[i]`, replaced or new."""
-        added = TokenTable.encode(documents, self.vocabulary)
-        places = np.array(numbers, dtype=np.int64)
-        old = np.repeat(np.arange(len(self.lengths)), self.lengths)
-        kept = ~np.isin(old, places)
-        owners = np.concatenate([old[kept], np.repeat(places, added.lengths)])
-        tokens = np.concatenate([self.tokens[kept], added.tokens])
-        tokens = tokens[np.argsort(owners, kind="stable")]
-        lengths = np.zeros(max(len(self.lengths), int(places.max(initial=-1)) + 1), np.int64)
-        lengths[: len(self.lengths)] = self.lengths
-        lengths[places] = added.lengths
-        # Number the vocabulary by first appearance again, without the words of replaced documents.
-        first = np.full(len(added.vocabulary), len(tokens))
-        first[tokens[::-1]] = np.arange(len(tokens))[::-1]
-        order = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(tokens))]
-        renumbered = np.empty(len(first), np.int32)
-        renumbered[order] = np.arange(len(order))
-        words = list(added.vocabulary)
-        vocabulary = {words[old]: new for new, old in enumerate(order.tolist())}
-        return TokenTable(vocabulary, renumbered[tokens], lengths)
+            seen.add(document.id)
+            number = place.get(document.id or "", len(kept))
+            kept[number : number + 1] = [copied(document)]
+            corpus[number : number + 1] = [self.analyse(document.page_content)]
+        old = self.bm25
+        bm25 = EagerBM25Okapi(corpus, old.formula, old.k1, old.b, old.epsilon)
+        return BM25Index(tuple(kept), self.analyse, bm25)
 
 
 class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type hints
@@ -465,7 +404,7 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
     lists of its own terms. With the classic IDF the scores equal rank_bm25's to the last bit.
 
     Args:
-        table: The tokenised corpus; `TokenTable.encode(lists_of_tokens)` makes one.
+        corpus: The tokens of each document.
         idf: `"lucene"` or `"classic"`.
         k1: How slowly repetitions of a term saturate, at least 0.
         b: How much long documents are held back, 0 to 1.
@@ -474,7 +413,7 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
 
     def __init__(
         self,
-        table: TokenTable,
+        corpus: Sequence[Sequence[str]],
         idf: Idf = "lucene",
         k1: float = 1.5,
         b: float = 0.75,
@@ -485,31 +424,32 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
         if not (k1 >= 0 and 0 <= b <= 1):
             raise ValueError(f"k1 must be at least 0 and b from 0 to 1, got k1={k1!r}, b={b!r}.")
         self.formula = idf
-        super().__init__(table, k1=k1, b=b, epsilon=epsilon)
+        super().__init__(corpus, k1=k1, b=b, epsilon=epsilon)
         idfs = np.fromiter(self.idf.values(), np.float64, len(self.idf))
         self._points *= np.repeat(idfs, np.diff(self._bounds))
 
-    def on(self, table: TokenTable) -> EagerBM25Okapi:
-        """Index another corpus with the same formula and parameters."""
-        return EagerBM25Okapi(table, self.formula, self.k1, self.b, self.epsilon)
-
-    def _initialize(self, table: TokenTable) -> dict[str, int]:
-        self.table = table
-        self.doc_len = table.lengths
-        self.corpus_size = len(table.lengths)
-        self.avgdl = len(table.tokens) / self.corpus_size if self.corpus_size else 0.0
+    def _initialize(self, corpus: Sequence[Sequence[str]]) -> dict[str, int]:
+        # Tokens become numbers that count up from 0 in order of first appearance.
+        numbers: defaultdict[str, int] = defaultdict()
+        numbers.default_factory = numbers.__len__
+        self.corpus_size = len(corpus)
+        self.doc_len = np.fromiter(map(len, corpus), np.int64, self.corpus_size)
+        flat = map(numbers.__getitem__, chain.from_iterable(corpus))
+        self._tokens = np.fromiter(flat, np.int32, int(self.doc_len.sum()))
+        self._vocabulary = dict(numbers)
+        self.avgdl = len(self._tokens) / self.corpus_size if self.corpus_size else 0.0
         # Sorted by term, then document. A run of equal pairs is a posting, its length the count.
-        owners = np.repeat(np.arange(self.corpus_size), table.lengths)
-        pairs = np.sort(table.tokens.astype(np.int64) << 32 | owners)
+        owners = np.repeat(np.arange(self.corpus_size), self.doc_len)
+        pairs = np.sort(self._tokens.astype(np.int64) << 32 | owners)
         starts = np.flatnonzero(np.diff(pairs, prepend=-1))
         counts = np.diff(starts, append=len(pairs))
         self._documents = (pairs[starts] & 0xFFFFFFFF).astype(np.int32)
-        holders = np.bincount(pairs[starts] >> 32, minlength=len(table.vocabulary))
+        holders = np.bincount(pairs[starts] >> 32, minlength=len(self._vocabulary))
         self._bounds = np.concatenate([[0], np.cumsum(holders)])
         # The operations and their order are rank_bm25's, so that the last bit agrees.
         length_part = self.k1 * (1 - self.b + self.b * self.doc_len / (self.avgdl or 1.0))
         self._points = counts * (self.k1 + 1) / (counts + length_part[self._documents])
-        return dict(zip(table.vocabulary, holders.tolist()))
+        return dict(zip(self._vocabulary, holders.tolist()))
 
     def _calc_idf(self, nd: dict[str, int]) -> None:
         if self.formula == "lucene":
@@ -518,10 +458,15 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
         elif nd:  # rank_bm25 takes an average over the terms, which needs one
             super()._calc_idf(nd)
 
+    def corpus(self) -> list[Any]:
+        """Return the tokens of each document."""
+        words = np.array([*self._vocabulary], dtype=object)
+        return np.split(words[self._tokens], np.cumsum(self.doc_len))[:-1]
+
     def postings(self, query: Sequence[str]) -> Iterator[slice]:
         """Yield, for each query token of the vocabulary, where its postings are."""
         for term in query:
-            if (number := self.table.vocabulary.get(term)) is not None:
+            if (number := self._vocabulary.get(term)) is not None:
                 yield slice(self._bounds[number], self._bounds[number + 1])
 
     def get_scores(self, query: Sequence[str]) -> NDArray[np.float64]:
@@ -582,15 +527,6 @@ def _reached_by_best(scores: NDArray[np.float64], count: int) -> float:
     return float(-np.partition(-maxima, count - 1)[count - 1])  # negated: fast when many are 0
 
 
-def _own_copy(document: Document) -> Document:
-    if not isinstance(document, Document):
-        raise TypeError(
-            f"Expected a langchain_core Document, got {type(document).__name__}. "
-            "For plain strings there is BM25Retriever.from_texts."
-        )
-    return document.model_copy(update={"metadata": deepcopy(document.metadata)})
-
-
 def _one_each(name: str, values: Iterable[Any] | None, count: int) -> list[Any]:
     values = [None] * count if values is None else list(values)
     if len(values) != count:
@@ -598,192 +534,67 @@ def _one_each(name: str, values: Iterable[Any] | None, count: int) -> list[Any]:
     return values
 
 
-# Metadata filters: Chroma's language and meaning, so that one filter serves both legs of a hybrid.
-
-
-def _equal(actual: Any, wanted: Any) -> bool:
-    return isinstance(actual, bool) == isinstance(wanted, bool) and bool(actual == wanted)
-
-
-def _comparable(actual: Any, wanted: Any) -> bool:
-    kinds = {type(actual), type(wanted)}
-    return kinds == {str} or kinds <= {int, float}
-
-
-_TESTS: dict[str, Callable[[Any, Any], bool]] = {
-    "$eq": _equal,
-    "$ne": lambda actual, wanted: not _equal(actual, wanted),
-    "$in": lambda actual, wanted: any(_equal(actual, value) for value in wanted),
-    "$nin": lambda actual, wanted: not any(_equal(actual, value) for value in wanted),
-    "$gt": lambda actual, wanted: _comparable(actual, wanted) and actual > wanted,
-    "$gte": lambda actual, wanted: _comparable(actual, wanted) and actual >= wanted,
-    "$lt": lambda actual, wanted: _comparable(actual, wanted) and actual < wanted,
-    "$lte": lambda actual, wanted: _comparable(actual, wanted) and actual <= wanted,
-}
-
-
-def _predicate(filter: Filter | None) -> Callable[[Document], bool]:
-    """Turn a filter into a function of the document; None and {} let every document pass."""
-    if filter is None or isinstance(filter, dict):
-        holds = _all_clauses(filter or {})
-        return lambda document: holds(document.metadata)
-    return filter
-
-
-def _all_clauses(clauses: dict[str, Any]) -> Callable[[dict[str, Any]], bool]:
-    if not isinstance(clauses, dict):
-        raise ValueError(f"A filter must be a dictionary, got {clauses!r}.")
-    tests = [_clause(name, operand) for name, operand in clauses.items()]
-    return lambda metadata: all(test(metadata) for test in tests)
-
-
-def _clause(name: str, operand: Any) -> Callable[[dict[str, Any]], bool]:
-    if name in ("$and", "$or"):
-        if not isinstance(operand, list | tuple) or not operand:
-            raise ValueError(f"{name} needs a list of filters, got {operand!r}.")
-        if name == "$or" and not all(operand):  # one empty part would let every document pass
-            raise ValueError(f"$or needs filters that are not empty, got {operand!r}.")
-        parts = [_all_clauses(part) for part in operand]
-        combine = all if name == "$and" else any
-        return lambda metadata: combine(part(metadata) for part in parts)
-    given = operand if isinstance(operand, dict) else {"$eq": operand}
-    operators = {f"${operator.removeprefix('$')}": wanted for operator, wanted in given.items()}
-    if name.startswith("$") or not operators or not operators.keys() <= _TESTS.keys():
-        raise ValueError(
-            f"Cannot understand the filter {{{name!r}: {operand!r}}}. Write {{key: value}} or "
-            f"{{key: {{operator: value}}}} with {' '.join(_TESTS)}, or {{'$and' or '$or': [...]}}."
-        )
-    for operator, wanted in operators.items():
-        listed = operator in ("$in", "$nin")
-        if listed and not isinstance(wanted, list | tuple):
-            raise ValueError(f"{operator} on {name!r} needs a list of values, got {wanted!r}.")
-        if None in (
-            wanted if listed else [wanted]
-        ):  # else a missing tenant would match all untagged
-            raise ValueError(f"{operator} on {name!r} cannot compare with None.")
-    return lambda metadata: all(
-        _TESTS[operator](metadata.get(name), wanted) for operator, wanted in operators.items()
-    )
-
-
-# Saved indexes: JSON and .npz, with a checksum of each file in the settings.
-
 _FORMAT, _VERSION = "bm25-retriever", 1
-_SETTINGS, _DOCUMENTS, _TERMS = "settings.json", "documents.jsonl", "terms.npz"
 
 
-def _index_files(index: BM25Index, retriever: dict[str, Any]) -> dict[str, bytes]:
-    lines = []
-    for number, document in enumerate(index.documents):
-        fields = ("id", "page_content", "metadata")
-        record = {field: getattr(document, field) for field in fields}
-        lines.append(_json(record, f"The metadata of document {number} (id {document.id!r})"))
-    table, bm25 = index.bm25.table, index.bm25
-    words = np.frombuffer(json.dumps(list(table.vocabulary)).encode(), np.uint8)
-    arrays = io.BytesIO()
-    np.savez(arrays, vocabulary=words, tokens=table.tokens, lengths=table.lengths)
-    files = {_DOCUMENTS: "".join(f"{line}\n" for line in lines).encode(), _TERMS: arrays.getvalue()}
-    settings = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "preprocess_func": _name(index.analyse),
-        "idf": bm25.formula,
-        "bm25_params": {"k1": bm25.k1, "b": bm25.b, "epsilon": bm25.epsilon},
-        "retriever": json.loads(_json(retriever, "The retriever's filter")),
-        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
-    }
-    return {**files, _SETTINGS: json.dumps(settings, indent=2).encode()}
+def _rows(index: BM25Index) -> Iterator[str]:
+    rows = zip(index.documents, index.bm25.corpus(), strict=True)
+    for number, (document, terms) in enumerate(rows):
+        row = {"id": document.id, "text": document.page_content, "terms": list(terms)}
+        name = f"The metadata of document {number} (id {document.id!r})"
+        yield _json({**row, "metadata": document.metadata}, name)
 
 
-def _json(value: Any, what: str) -> str:
+def _json(value: Any, name: str) -> str:
     try:
         return json.dumps(value)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{what} does not fit into JSON: {error}. "
+            f"{name} does not fit into JSON: {error}. "
             "Use strings, numbers, lists, and dictionaries of these."
         ) from error
 
 
-def _write_folder(folder: Path, files: dict[str, bytes]) -> None:
-    if folder.exists() and not _replaceable(folder):
-        raise FileExistsError(
-            f"{folder} exists and is not a saved BM25 index alone. Choose another folder."
-        )
-    new = folder.with_name(f".{folder.name}-{uuid4().hex}")
-    old = new.with_suffix(".old")
-    new.mkdir(parents=True)
+def _write(path: Path, lines: Iterable[str]) -> None:
+    if path.exists() and not _is_saved_index(path):
+        raise FileExistsError(f"{path} exists and is not a saved BM25 index. Choose another name.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}-{uuid4().hex}")
     try:
-        for name, data in files.items():
-            with open(new / name, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())  # on disk before the rename below makes it count
-        if folder.exists():
-            folder.rename(old)
-        try:
-            new.rename(folder)
-        except OSError:
-            if old.exists():
-                old.rename(folder)
-            raise
+        with open(new, "w", encoding="ascii", newline="\n") as file:
+            file.writelines(f"{line}\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())  # on disk before it takes the old one's place
+        new.replace(path)
     finally:
-        shutil.rmtree(new, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
+        new.unlink(missing_ok=True)
 
 
-def _replaceable(folder: Path) -> bool:
-    if not folder.is_dir():
-        return False
-    names = {path.name for path in folder.iterdir()}
+def _is_saved_index(path: Path) -> bool:
     try:
-        return not names or (
-            names <= {_SETTINGS, _DOCUMENTS, _TERMS}
-            and json.loads((folder / _SETTINGS).read_bytes())["format"] == _FORMAT
-        )
+        with open(path, encoding="ascii") as file:
+            return bool(json.loads(file.readline())["format"] == _FORMAT)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def _read_folder(folder: Path, analyse: Analyser) -> tuple[BM25Index, dict[str, Any]]:
-    if not folder.is_dir():
-        raise FileNotFoundError(f"There is no saved index at {folder}.")
-    with _naming(folder / _SETTINGS):
-        settings = json.loads((folder / _SETTINGS).read_bytes())
-        if (settings["format"], settings["version"]) != (_FORMAT, _VERSION):
-            raise ValueError(f"not a {_FORMAT} of format version {_VERSION}; build it again")
-        built_with, idf, params, retriever, sums = (
-            settings[key]
-            for key in ("preprocess_func", "idf", "bm25_params", "retriever", "sha256")
-        )
-    if built_with != _name(analyse):
-        raise ValueError(
-            f"{folder} was built with preprocess_func {built_with}, but would be searched with "
-            f"{_name(analyse)}. Call load(folder, preprocess_func=…) with the former."
-        )
-    with _naming(folder / _DOCUMENTS):
-        lines = _checked(folder / _DOCUMENTS, sums).splitlines()
-        documents = tuple(Document(**json.loads(line)) for line in lines)
-    with _naming(folder / _TERMS), np.load(io.BytesIO(_checked(folder / _TERMS, sums))) as arrays:
-        words = json.loads(arrays["vocabulary"].tobytes())
-        vocabulary = {word: number for number, word in enumerate(words)}
-        table = TokenTable(vocabulary, arrays["tokens"], arrays["lengths"])
-    return BM25Index(documents, analyse, EagerBM25Okapi(table, idf, **params)), retriever
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _read(path: Path) -> tuple[dict[str, Any], tuple[Document, ...], list[list[str]]]:
+    if not path.exists():
+        raise FileNotFoundError(f"There is no saved index at {path}.")
     try:
-        yield
+        with open(path, encoding="ascii") as file:
+            settings, *rows = map(json.loads, file)
+        if (settings["format"], settings["version"]) != (_FORMAT, _VERSION):
+            raise ValueError(f"it is not a {_FORMAT} of format version {_VERSION}")
+        if len(rows) != settings["documents"]:
+            raise ValueError(f"it holds {len(rows)} of its {settings['documents']} documents")
+        documents = tuple(
+            Document(page_content=row["text"], metadata=row["metadata"], id=row["id"])
+            for row in rows
+        )
+        return settings, documents, [row["terms"] for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"Cannot read {path}: {error!r}") from error
-
-
-def _checked(path: Path, sums: dict[str, str]) -> bytes:
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != sums[path.name]:
-        raise ValueError("damaged or cut short; its checksum is not the one in settings.json")
-    return data
+        raise ValueError(f"Cannot read {path}, build the index again: {error!r}") from error
 
 
 def _name(function: Analyser) -> str:

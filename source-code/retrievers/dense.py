@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +24,15 @@ from langchain_core.runnables.utils import gather_with_concurrency
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from pydantic import ConfigDict, Field
 
-from .documents import check_count, check_query, document_key, scored_copy
+from .documents import (
+    check_count,
+    check_query,
+    copied,
+    document_key,
+    filter_function,
+    normal_filter,
+    write_score,
+)
 
 Hits = list[tuple[Document, float]]
 
@@ -53,9 +61,9 @@ class DenseRetriever(BaseRetriever):
             retriever makes with `vectorstore.embeddings`; by text where the store has no search by
             vector that returns scores.
         k: How many documents to return. Also `invoke(query, k=…)`.
-        filter: Which documents to search in, in the store's own syntax; for Chroma in any shape
-            that `chroma_filter` reads. A filter given per call, `invoke(query, filter=…)`, narrows
-            this one and can never widen it.
+        filter: Which documents to search in. For Chroma and `InMemoryVectorStore` as
+            `documents.normal_filter` explains, for other stores in their own syntax. A filter given
+            per call, `invoke(query, filter=…)`, narrows this one and can never widen it.
         relevance_score_fn: Turns the store's raw score into a similarity; needed only for stores
             of which `similarity_function` does not know how.
 
@@ -90,14 +98,13 @@ class DenseRetriever(BaseRetriever):
         similarity = self.relevance_score_fn or similarity_function(self.vectorstore)
         with _named(self.vectorstore):
             name, key = self._search_call(query, query_vector)
+            search = getattr(self.vectorstore, name)
             # One more than asked for shows whether the last place is tied. If it is, all documents
             # of that score must be seen, or the store's order would decide which one is returned.
             limit = count + 1
-            while True:
-                hits: Hits = getattr(self.vectorstore, name)(key, k=limit, **options)
-                if not _cuts_a_tie(hits, count, limit):
-                    return self._rank(hits, similarity)[:count]
+            while _cuts_a_tie(hits := search(key, k=limit, **options), count, limit):
                 limit *= 2
+        return self._best(hits, similarity, count)
 
     async def _aget_relevant_documents(
         self,
@@ -115,17 +122,11 @@ class DenseRetriever(BaseRetriever):
         similarity = self.relevance_score_fn or similarity_function(self.vectorstore)
         with _named(self.vectorstore):
             name, key = await run_in_executor(None, self._search_call, query, query_vector)
-            native = _native_async(self.vectorstore, name)
+            search = _async_search(self.vectorstore, name)
             limit = count + 1
-            while True:
-                if native:
-                    hits: Hits = await native(key, k=limit, **options)
-                else:
-                    search = getattr(self.vectorstore, name)
-                    hits = await run_in_executor(None, search, key, k=limit, **options)
-                if not _cuts_a_tie(hits, count, limit):
-                    return self._rank(hits, similarity)[:count]
+            while _cuts_a_tie(hits := await search(key, k=limit, **options), count, limit):
                 limit *= 2
+        return self._best(hits, similarity, count)
 
     def batch(
         self,
@@ -221,12 +222,15 @@ class DenseRetriever(BaseRetriever):
             return [None] * len(inputs)
         return [vectors.get(text) if isinstance(text, str) else None for text in inputs]
 
-    def _rank(self, hits: Hits, similarity: Callable[[float], float]) -> list[Document]:
+    def _best(self, hits: Hits, similarity: Callable[[float], float], count: int) -> list[Document]:
+        scored = [(similarity(float(raw)), document) for document, raw in hits]
+        scored.sort(key=lambda pair: (-pair[0], document_key(pair[1])))
+        copies = [(score, copied(document)) for score, document in scored[:count]]
         if "Chroma" in _class_names(self.vectorstore):
             # Chroma returns the metadata of one document in another order each time.
-            hits = [(_in_order(document), raw) for document, raw in hits]
-        copies = [scored_copy(d, "dense_score", similarity(float(raw)), "dense") for d, raw in hits]
-        return sorted(copies, key=lambda d: (-d.metadata["dense_score"], document_key(d)))
+            for _, copy in copies:
+                copy.metadata = dict(sorted(copy.metadata.items()))
+        return [write_score(copy, "dense_score", score, "dense") for score, copy in copies]
 
 
 def embed_queries(embeddings: Embeddings, queries: Sequence[str]) -> list[list[float]]:
@@ -248,15 +252,15 @@ def embed_queries(embeddings: Embeddings, queries: Sequence[str]) -> list[list[f
         return []
     if callable(method := getattr(embeddings, "embed_queries", None)):
         return [list(vector) for vector in method(list(queries))]
-    for base in type(embeddings).__mro__:
-        is_library_class = base.__module__.startswith("langchain_huggingface.")
-        if is_library_class and base.__name__ == "HuggingFaceEmbeddings":
-            model: Any = embeddings
-            # A subclass with an embed_query of its own is taken at its word.
-            if type(model).embed_query is base.embed_query:  # type: ignore[attr-defined]
-                options = model.query_encode_kwargs or model.encode_kwargs
-                vectors: list[list[float]] = model._embed(list(queries), options)
-                return vectors
+    embed_query = type(
+        embeddings
+    ).embed_query  # a subclass with one of its own is taken at its word
+    library, name = embed_query.__module__.partition(".")[0], embed_query.__qualname__
+    if (library, name) == ("langchain_huggingface", "HuggingFaceEmbeddings.embed_query"):
+        model: Any = embeddings
+        options = model.query_encode_kwargs or model.encode_kwargs
+        vectors: list[list[float]] = model._embed(list(queries), options)
+        return vectors
     return [embeddings.embed_query(query) for query in queries]
 
 
@@ -326,10 +330,13 @@ def combine_filters(vectorstore: VectorStore, first: Any, second: Any) -> Any:
         ValueError: If two filters of this kind cannot be combined safely. Two strings of SQL are
             refused, as the second could break out of any brackets that are put around it.
     """
-    if "Chroma" in _class_names(vectorstore):
-        first, second = chroma_filter(first), chroma_filter(second)
-        return chroma_filter({"$and": [part for part in (first, second) if part]})
     given = [part for part in (first, second) if part is not None and part != {}]
+    if isinstance(vectorstore, InMemoryVectorStore):
+        tests = [filter_function(part) for part in given]
+        return (lambda document: all(test(document) for test in tests)) if tests else None
+    if "Chroma" in _class_names(vectorstore):
+        parts = [normal for part in given if (normal := normal_filter(part))]
+        return normal_filter({"$and": parts}) if parts else None
     if len(given) < 2:
         return given[0] if given else None
     if isinstance(first, dict) and isinstance(second, dict):
@@ -342,104 +349,6 @@ def combine_filters(vectorstore: VectorStore, first: Any, second: Any) -> Any:
         f"retriever's filter of type {type(first).__name__}. Give two dictionaries or two "
         "functions, or build a retriever with the whole filter."
     )
-
-
-OPPOSITES = {
-    **{"$eq": "$ne", "$gt": "$lte", "$gte": "$lt", "$in": "$nin", "$contains": "$not_contains"},
-    **{"$ne": "$eq", "$lte": "$gt", "$lt": "$gte", "$nin": "$in", "$not_contains": "$contains"},
-}
-"""Chroma's operators on a metadata field, each with the one that negates it."""
-
-
-def chroma_filter(filter: Any) -> dict[str, Any] | None:
-    """Rewrite a metadata filter into the one shape that Chroma accepts, with the same meaning.
-
-    Chroma wants exactly one field or operator at each level and at least two clauses in `$and` and
-    `$or`, and knows no `$not`. Here several fields, several bounds of one field, operators without
-    the dollar sign, nested and single-clause `$and` and `$or`, and `$not` before a clause or inside
-    a field are all understood; `$not` becomes the opposite operators. As in Chroma, "not equal" is
-    true of documents that lack the field, and every comparison of size is false of them.
-
-    Args:
-        filter: The filter. None and `{}` let every document through.
-
-    Returns:
-        What Chroma takes as `where`; None for no restriction.
-
-    Raises:
-        ValueError: If a part cannot be read. Nothing is ever dropped.
-    """
-    return _join("$and", _clauses(filter))
-
-
-def _clauses(filter: Any) -> list[dict[str, Any]]:
-    if filter is None:
-        return []
-    if not isinstance(filter, dict):
-        raise ValueError(f"A filter for Chroma must be a dictionary, got {filter!r}.")
-    found: list[dict[str, Any]] = []
-    for name, value in filter.items():
-        if name in ("$and", "$or") and not isinstance(value, list | tuple):
-            raise ValueError(f"{name} needs a list of filters, got {value!r}.")
-        if name == "$and":
-            found += [clause for part in value for clause in _clauses(part)]
-        elif name == "$or":
-            parts = [chroma_filter(part) for part in value]
-            found.append(_require(_join("$or", [_require(part, filter) for part in parts]), filter))
-        elif name == "$not":
-            found += _clauses(_negate(_require(chroma_filter(value), filter)))
-        elif not isinstance(name, str) or name.startswith("$"):
-            raise ValueError(f"{name!r} is no field and none of $and, $or, $not: {filter!r}.")
-        else:
-            found += _field_clauses(name, value)
-    return found
-
-
-def _field_clauses(field: str, value: Any) -> list[dict[str, Any]]:
-    if isinstance(value, str | int | float):
-        return [{field: value}]
-    if not isinstance(value, dict) or not value:
-        raise ValueError(
-            f"The filter on {field!r} needs a string, a number, a truth value or operators such as "
-            f'{{"$in": [...]}} or {{"$gte": 18}}, got {value!r}.'
-        )
-    found: list[dict[str, Any]] = []
-    for name, operand in value.items():
-        operator = f"${str(name).removeprefix('$')}"
-        if operator == "$not":
-            found += _clauses(
-                _negate(_require(_join("$and", _field_clauses(field, operand)), value))
-            )
-        elif operator in OPPOSITES:
-            found.append({field: {operator: operand}})
-        else:
-            raise ValueError(
-                f"The filter on {field!r} uses {name!r}; Chroma knows {', '.join(OPPOSITES)}."
-            )
-    return found
-
-
-def _join(operator: str, clauses: list[dict[str, Any]]) -> dict[str, Any] | None:
-    if len(clauses) < 2:
-        return clauses[0] if clauses else None
-    return {operator: clauses}
-
-
-def _negate(clause: dict[str, Any]) -> dict[str, Any]:
-    ((name, value),) = clause.items()
-    if name in ("$and", "$or"):
-        return {"$or" if name == "$and" else "$and": [_negate(part) for part in value]}
-    if not isinstance(value, dict):
-        return {name: {"$ne": value}}
-    ((operator, operand),) = value.items()
-    return {name: {OPPOSITES[operator]: operand}}
-
-
-def _require(clause: dict[str, Any] | None, filter: Any) -> dict[str, Any]:
-    # "Everything, or tenant A" is everything: a filter that a mistake left empty must not open up.
-    if clause is None:
-        raise ValueError(f"$or and $not need filters that are not empty, got {filter!r}.")
-    return clause
 
 
 def _class_names(vectorstore: VectorStore) -> set[str]:
@@ -461,11 +370,10 @@ def _no_vector_search(vectorstore: VectorStore) -> str:
     )
 
 
-def _native_async(vectorstore: VectorStore, name: str) -> Callable[..., Any] | None:
-    """Return the store's own asynchronous search, unless it is the one inherited from LangChain."""
-    own = getattr(type(vectorstore), f"a{name}", None)
-    inherited = getattr(VectorStore, f"a{name}", None)
-    return getattr(vectorstore, f"a{name}") if own not in (None, inherited) else None
+def _async_search(vectorstore: VectorStore, name: str) -> Callable[..., Awaitable[Hits]]:
+    search = getattr(vectorstore, name)
+    own: Callable[..., Awaitable[Hits]] | None = getattr(vectorstore, f"a{name}", None)
+    return own or (lambda *args, **options: run_in_executor(None, search, *args, **options))
 
 
 def _check_vector(vector: Sequence[float]) -> list[float]:
@@ -480,10 +388,6 @@ def _check_vector(vector: Sequence[float]) -> list[float]:
 
 def _cuts_a_tie(hits: Hits, count: int, limit: int) -> bool:
     return len(hits) >= limit and hits[count - 1][1] == hits[-1][1]
-
-
-def _in_order(document: Document) -> Document:
-    return document.model_copy(update={"metadata": dict(sorted(document.metadata.items()))})
 
 
 @contextmanager

@@ -323,7 +323,10 @@ def _clauses(filter: Any) -> list[dict[str, Any]]:
         elif isinstance(name, str) and not name.startswith("$"):
             found += _key_clauses(name, value)
         else:
-            raise ValueError(f"{name!r} is no key and none of $and, $or, $not: got {filter!r}.")
+            raise ValueError(
+                f"A filter needs a metadata key, $and, $or or $not in the place of {name!r}, "
+                f"got {filter!r}."
+            )
     return found
 
 
