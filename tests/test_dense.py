@@ -538,6 +538,27 @@ def test_c10_documents_outside_the_filter_never_fill_up_the_result() -> None:
     assert set(texts(retriever.invoke("apple", filter=wider))) == {"apple pie", "banana bread"}
 
 
+@pytest.mark.parametrize("make", [memory_store, chroma_store])
+def test_changing_the_caller_s_list_does_not_widen_a_filter(make: Any) -> None:
+    allowed = [0]
+    retriever = DenseRetriever(vectorstore=make(*names(5)), filter={"n": {"$in": allowed}})
+    allowed.append(1)
+    assert [d.metadata["n"] for d in retriever.invoke("kite")] == [0]
+
+
+@pytest.mark.parametrize("make", [memory_store, chroma_store])
+@pytest.mark.parametrize("wrong", ["n = 1", {"n": {"$near": 1}}, {"$or": [{"n": 1}, {}]}])
+async def test_a_filter_that_is_not_understood_is_an_error_at_once(make: Any, wrong: Any) -> None:
+    store = make("a")
+    with pytest.raises(ValidationError, match="filter"):
+        DenseRetriever(vectorstore=store, filter=wrong)
+    retriever = DenseRetriever(vectorstore=store)
+    with pytest.raises(ValueError, match="filter"):
+        retriever.invoke("kite", filter=wrong)
+    with pytest.raises(ValueError, match="filter"):
+        await retriever.ainvoke("kite", filter=wrong)
+
+
 def test_other_stores_get_their_filter_as_it_is() -> None:
     store = TableStore(("a", 0.5), select=float)
     DenseRetriever(vectorstore=store, filter={"t": "x", "y": 1}).invoke("kite")

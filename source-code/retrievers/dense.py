@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 from langchain_core.callbacks import (
@@ -22,7 +23,7 @@ from langchain_core.runnables.config import (
 )
 from langchain_core.runnables.utils import gather_with_concurrency
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from .documents import (
     check_count,
@@ -81,6 +82,13 @@ class DenseRetriever(BaseRetriever):
     k: int = Field(default=4, ge=1)
     filter: Any = None
     relevance_score_fn: Callable[[float], float] | None = None
+
+    @field_validator("filter")
+    @classmethod
+    def _check_filter(cls, filter: Any, info: ValidationInfo) -> Any:
+        if "vectorstore" in info.data:
+            combine_filters(info.data["vectorstore"], filter, None)
+        return deepcopy(filter) if isinstance(filter, dict) else filter
 
     def _get_relevant_documents(
         self,
@@ -199,8 +207,13 @@ class DenseRetriever(BaseRetriever):
     ) -> tuple[str, str | list[float]]:
         """Return the name of the store's search method and what to search for."""
         name = _vector_search(self.vectorstore)
-        if vector is not None:
-            return name or _no_vector_search(self.vectorstore), _check_vector(vector)
+        if vector is not None and name is None:
+            raise ValueError(
+                f"query_vector was given, but {type(self.vectorstore).__name__} has no search by "
+                "vector that returns scores. Leave query_vector out."
+            )
+        if vector is not None and name is not None:
+            return name, _check_vector(vector)
         if name is None or (embeddings := self.vectorstore.embeddings) is None:
             return "similarity_search_with_score", query
         return name, _check_vector(embeddings.embed_query(query))
@@ -239,28 +252,18 @@ def embed_queries(embeddings: Embeddings, queries: Sequence[str]) -> list[list[f
     A class that has a method `embed_queries` is asked that way; `HuggingFaceEmbeddings` encodes all
     queries at once with its query prompt; of any other class `embed_query` is called for one query
     after another. `embed_documents` is never used: many models (BGE, E5) put an instruction before
-    a query and none before a passage.
-
-    Args:
-        embeddings: The embedding model.
-        queries: The queries.
-
-    Returns:
-        One vector a query, in their order.
+    a query and none before a passage. Returns one vector a query, in their order.
     """
     if not queries:
         return []
     if callable(method := getattr(embeddings, "embed_queries", None)):
         return [list(vector) for vector in method(list(queries))]
-    embed_query = type(
-        embeddings
-    ).embed_query  # a subclass with one of its own is taken at its word
-    library, name = embed_query.__module__.partition(".")[0], embed_query.__qualname__
+    own = type(embeddings).embed_query  # that of a subclass is taken at its word
+    library, name = own.__module__.partition(".")[0], own.__qualname__
     if (library, name) == ("langchain_huggingface", "HuggingFaceEmbeddings.embed_query"):
         model: Any = embeddings
         options = model.query_encode_kwargs or model.encode_kwargs
-        vectors: list[list[float]] = model._embed(list(queries), options)
-        return vectors
+        return [list(vector) for vector in model._embed(list(queries), options)]
     return [embeddings.embed_query(query) for query in queries]
 
 
@@ -321,11 +324,6 @@ def _from_squared(distance: float) -> float:
 def combine_filters(vectorstore: VectorStore, first: Any, second: Any) -> Any:
     """Return the filter that lets through what both filters let through, or None for everything.
 
-    Args:
-        vectorstore: The store, whose syntax decides how filters combine.
-        first: A filter, or None.
-        second: A filter, or None.
-
     Raises:
         ValueError: If two filters of this kind cannot be combined safely. Two strings of SQL are
             refused, as the second could break out of any brackets that are put around it.
@@ -361,13 +359,6 @@ def _vector_search(vectorstore: VectorStore) -> str | None:
     for base in type(vectorstore).__mro__:
         name = VECTOR_SEARCH.get(base.__name__, name)
     return name if callable(getattr(vectorstore, name, None)) else None
-
-
-def _no_vector_search(vectorstore: VectorStore) -> str:
-    raise ValueError(
-        f"query_vector was given, but {type(vectorstore).__name__} has no search by vector that "
-        "returns scores. Leave query_vector out."
-    )
 
 
 def _async_search(vectorstore: VectorStore, name: str) -> Callable[..., Awaitable[Hits]]:
