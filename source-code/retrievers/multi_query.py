@@ -102,7 +102,7 @@ class MultiQueryRetriever(BaseRetriever):
     key: Key = document_key
     on_error: OnError = "raise"
 
-    _rewordings: LRUCache[str, list[str]] = PrivateAttr()
+    _cache: LRUCache[str, list[str]] = PrivateAttr()
 
     @classmethod
     def from_llm(
@@ -115,15 +115,8 @@ class MultiQueryRetriever(BaseRetriever):
     ) -> Self:
         """Build it as `langchain_classic`'s class of the same name is built.
 
-        Args:
-            retriever: See the class.
-            llm: See the class.
-            prompt: See the class.
-            include_original: Only True: here the question is always searched.
-            fields: The other fields of the class.
-
         Raises:
-            ValueError: If `include_original` is False.
+            ValueError: If `include_original` is False: here the question is always searched.
         """
         if not include_original:
             raise ValueError(
@@ -146,13 +139,13 @@ class MultiQueryRetriever(BaseRetriever):
     @model_validator(mode="after")
     def _forget(self) -> Self:
         # Also runs when a field is assigned: another model or prompt words questions differently.
-        self._rewordings = LRUCache(self.cache_size)
+        self._cache = LRUCache(self.cache_size)
         return self
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy it with an empty cache, since the copy may have another model or prompt."""
         copy = super().model_copy(update=update, deep=deep)
-        copy._rewordings = LRUCache(copy.cache_size)
+        copy._cache = LRUCache(copy.cache_size)
         return copy
 
     def generate_queries(self, question: str, config: RunnableConfig | None = None) -> list[str]:
@@ -228,14 +221,14 @@ class MultiQueryRetriever(BaseRetriever):
 
     def _recall(self, question: str) -> list[str] | None:
         with _CACHE_LOCK:  # reading moves an entry, so it needs the lock as well
-            remembered = self._rewordings.get(question)
+            remembered = self._cache.get(question)
         return None if remembered is None else list(remembered)
 
     def _remember(self, question: str, rewordings: Iterable[str]) -> list[str]:
         queries = _distinct([question, *rewordings])[: 1 + self.num_queries]
         if self.cache_size and len(queries) > 1:
             with _CACHE_LOCK:
-                self._rewordings[question] = list(queries)
+                self._cache[question] = list(queries)
         return queries
 
     def _merge(
