@@ -38,11 +38,18 @@ class Patterns:
     Args:
         passages: The passages to search, with ids.
         profile: Which models run.
+        vectorstore: A store that already holds the passages; default: a new Chroma collection.
     """
 
-    def __init__(self, passages: Sequence[Document], profile: Profile) -> None:
+    def __init__(
+        self,
+        passages: Sequence[Document],
+        profile: Profile,
+        vectorstore: VectorStore | None = None,
+    ) -> None:
         self.passages = list(passages)
         self.profile = profile
+        self._given_vectorstore = vectorstore
 
     def retriever(self, pattern: Pattern, top_n: int = NARROW) -> BaseRetriever:
         """Return the retriever of one pattern.
@@ -75,7 +82,7 @@ class Patterns:
 
     def dense(self, k: int) -> DenseRetriever:
         """Search by meaning: the `k` passages nearest to the question's embedding."""
-        return DenseRetriever(vectorstore=self._vectorstore, k=k)
+        return DenseRetriever(vectorstore=self.vectorstore, k=k)
 
     def hybrid(self, k: int, top_n: int) -> RRFEnsembleRetriever:
         """Search by meaning and by words, `k` passages each, fused by rank to `top_n`."""
@@ -97,7 +104,10 @@ class Patterns:
         )
 
     @cached_property
-    def _vectorstore(self) -> VectorStore:
+    def vectorstore(self) -> VectorStore:
+        """The store that holds the passages."""
+        if self._given_vectorstore is not None:
+            return self._given_vectorstore
         profile = self.profile
         return build_vectorstore(self.passages, profile.embeddings(), profile.embedding_model)
 

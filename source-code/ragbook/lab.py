@@ -1,0 +1,154 @@
+"""The evaluation lab: run patterns over a collection with exact search and cached embeddings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from ragbook.collection import Collection
+from ragbook.embedding_cache import CachedEmbeddings
+from ragbook.evaluation import Result, evaluate_retriever
+from ragbook.exact import ExactVectorStore
+from ragbook.patterns import Pattern, Patterns
+from ragbook.profiles import Profile
+from ragbook.tracing import STAGES
+from retrievers.multi_query import MultiQueryRetriever
+
+
+def index(collection: Collection, profile: Profile, progress: bool = False) -> Patterns:
+    """Embed a collection's documents and queries through the cache and make them searchable.
+
+    Queries are embedded beforehand, so that the times measured later are those of searching.
+    """
+    embeddings = CachedEmbeddings(
+        profile.embeddings, f"{profile.embedding_model} normalised", progress=progress
+    )
+    vectors = embeddings.embed_passages([d.page_content for d in collection.documents])
+    embeddings.embed_queries(list(collection.queries.values()))
+    store = ExactVectorStore(collection.documents, vectors, embeddings)
+    return Patterns(collection.documents, profile, store)
+
+
+def evaluate(
+    collection: Collection,
+    profile: Profile,
+    patterns: Sequence[Pattern],
+    depth: int = 100,
+    progress: bool = False,
+) -> list[Result]:
+    """Evaluate patterns on a collection.
+
+    Args:
+        collection: Documents, queries and judgements.
+        profile: Which models run.
+        patterns: The patterns; the first is what the others are compared with.
+        depth: How many documents of each answer count.
+        progress: Show progress bars on a terminal.
+
+    Returns:
+        One result a pattern, in the order of `patterns`.
+    """
+    indexed = index(collection, profile, progress)
+    results = []
+    for pattern in patterns:
+        start = time.perf_counter()
+        retriever = indexed.retriever(pattern, top_n=depth)
+        seconds = time.perf_counter() - start
+        if isinstance(retriever, MultiQueryRetriever):
+            _embed_rewordings(retriever, collection, indexed)
+        result = evaluate_retriever(pattern, retriever, collection, depth, progress)
+        result.index_seconds = seconds
+        results.append(result)
+    return results
+
+
+def _embed_rewordings(
+    retriever: MultiQueryRetriever, collection: Collection, indexed: Patterns
+) -> None:
+    # As with the queries themselves: embedded together beforehand, and found in the cache later.
+    wordings = [
+        w for query in collection.queries.values() for w in retriever.generate_queries(query)
+    ]
+    store = indexed.vectorstore
+    if isinstance(store, ExactVectorStore) and isinstance(store.embeddings, CachedEmbeddings):
+        store.embeddings.embed_queries(wordings)
+
+
+def table(figures: dict[str, Any]) -> Table:
+    """Show the figures of `evaluation.summary` on a terminal."""
+    peak = figures["peak_memory_mb"]
+    title = (
+        f"{figures['collection']}: {figures['documents']} documents, {figures['queries']} queries"
+        + (f", peak memory {peak:.0f} MB" if peak else "")
+    )
+    rows = figures["patterns"]
+    metrics = list(rows[0]["metrics"])
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    shown.add_column("pattern", no_wrap=True)
+    for metric in metrics:
+        shown.add_column(metric, justify="right", no_wrap=True)
+    shown.add_column(f"against {figures['baseline']}", no_wrap=True)
+    for name in ("ms p50", "p95"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        total = row["milliseconds"]["total"]
+        shown.add_row(
+            row["pattern"],
+            *(f"{row['metrics'][metric]:.3f}" for metric in metrics),
+            _difference(row.get("against_baseline")),
+            f"{total['p50']:.1f}",
+            f"{total['p95']:.1f}",
+        )
+    return shown
+
+
+def stage_table(figures: dict[str, Any]) -> Table:
+    """Show the milliseconds of each stage, median and 95th percentile, and the index seconds."""
+    shown = Table(
+        title="Milliseconds a query, p50 / p95; query embedding not included",
+        title_justify="left",
+        box=box.SIMPLE,
+        pad_edge=False,
+    )
+    shown.add_column("pattern", no_wrap=True)
+    for stage in STAGES:
+        shown.add_column(stage, justify="right", no_wrap=True)
+    shown.add_column("index s", justify="right", no_wrap=True)
+    for row in figures["patterns"]:
+        times = row["milliseconds"]
+        shown.add_row(
+            row["pattern"],
+            *(
+                f"{times[stage]['p50']:.1f} / {times[stage]['p95']:.1f}" if stage in times else ""
+                for stage in STAGES
+            ),
+            f"{row['index_seconds']:.2f}",
+        )
+    return shown
+
+
+def kind_table(figures: dict[str, Any]) -> Table | None:
+    """Show nDCG@10 by kind of question; None where the collection tells no kinds apart."""
+    rows = figures["patterns"]
+    if "kinds" not in rows[0]:
+        return None
+    shown = Table(title="nDCG@10 by kind", title_justify="left", box=box.SIMPLE, pad_edge=False)
+    shown.add_column("pattern", no_wrap=True)
+    for kind in rows[0]["kinds"]:
+        shown.add_column(kind, justify="right", no_wrap=True)
+    for row in rows:
+        shown.add_row(row["pattern"], *(f"{value:.3f}" for value in row["kinds"].values()))
+    return shown
+
+
+def _difference(comparison: dict[str, float] | None) -> str:
+    """Say a difference with its interval, and whether it is one."""
+    if comparison is None:
+        return ""
+    low, high = comparison["low"], comparison["high"]
+    text = f"{comparison['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
+    return text if low > 0 or high < 0 else f"{text} no difference shown"
