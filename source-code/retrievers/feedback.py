@@ -62,8 +62,9 @@ class FeedbackQueryRewriter(Runnable[str, list[str]]):
     ones down.
 
     Args:
-        retriever: Answers the question first. A lexical one (BM25) is the usual choice; its `k`
-            should be at least `num_documents`.
+        retriever: Answers the question first. A lexical one (BM25) is the best choice, also if the
+            rewritings go to a dense one, which then gains from both; see
+            `benchmarks/feedback_quality.py`. Its `k` should be at least `num_documents`.
         corpus: The texts that tell how rare a word is, usually those that the retriever searches.
             They are read once and not kept. Without them all words but stop words count as equally
             rare.
