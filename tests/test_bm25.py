@@ -264,6 +264,7 @@ def test_c13_writing_to_a_result_does_not_reach_the_index() -> None:
         "tags": ["bird"],
         "score": 0.5,
         "retrieved_by": ["bm25"],
+        "bm25_match": pytest.approx(1 / 2.5),  # once, in a text of average length
         "bm25_score": second.metadata["bm25_score"],
     }
     assert json.loads(json.dumps(second.metadata)) == second.metadata

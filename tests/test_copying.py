@@ -51,6 +51,11 @@ from app.ensemble import RRFEnsembleRetriever
 legs = [Fixed(found=[A, B]), Fixed(found=[B])]
 assert ids(RRFEnsembleRetriever(retrievers=legs).invoke("q")) == ["b", "a"]
 """,
+    "adaptive_fusion": """
+from app.adaptive_fusion import AdaptiveFusionRetriever
+scored = [d.model_copy(update={"metadata": {"dense_score": s}}) for d, s in [(A, 0.1), (B, 0.3)]]
+assert ids(AdaptiveFusionRetriever(retrievers=[Fixed(found=scored)]).invoke("q")) == ["b", "a"]
+""",
     "score_fusion": """
 from app.score_fusion import ScoreFusionRetriever
 scored = [d.model_copy(update={"metadata": {"x_score": s}}) for d, s in [(A, 1.0), (B, 3.0)]]

@@ -72,7 +72,9 @@ class Patterns:
             case "multi-query":
                 return MultiQueryRetriever(
                     retriever=self.dense(wide),
-                    llm=self.profile.query_rewriter(self.dense(wide), self.texts),
+                    # Rewriters that need no model borrow words from what BM25 finds: measured
+                    # better than from dense results (benchmarks/feedback_quality.py).
+                    llm=self.profile.query_rewriter(self.keyword(wide), self.texts),
                     fusion="rrf",
                     top_n=top_n,
                 )
@@ -84,11 +86,13 @@ class Patterns:
         """Search by meaning: the `k` passages nearest to the question's embedding."""
         return DenseRetriever(vectorstore=self.vectorstore, k=k)
 
+    def keyword(self, k: int) -> BM25Retriever:
+        """Search by words: the `k` passages that BM25 ranks first."""
+        return self._bm25.model_copy(update={"k": k})
+
     def hybrid(self, k: int, top_n: int) -> RRFEnsembleRetriever:
         """Search by meaning and by words, `k` passages each, fused by rank to `top_n`."""
-        return RRFEnsembleRetriever(
-            retrievers=[self.dense(k), self._bm25.model_copy(update={"k": k})], top_n=top_n
-        )
+        return RRFEnsembleRetriever(retrievers=[self.dense(k), self.keyword(k)], top_n=top_n)
 
     @property
     def texts(self) -> list[str]:

@@ -18,6 +18,7 @@ Stage = Literal["retrieval", "fusion", "rerank", "rewriting"]
 STAGES: tuple[Stage, ...] = ("retrieval", "fusion", "rerank", "rewriting")
 
 _COMPOSITES: dict[str, Stage] = {
+    "AdaptiveFusionRetriever": "fusion",
     "RRFEnsembleRetriever": "fusion",
     "ScoreFusionRetriever": "fusion",
     "MultiQueryRetriever": "fusion",

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "AdaptiveFusionRetriever": "adaptive_fusion",
     "BM25Retriever": "bm25",
     "DenseRetriever": "dense",
     "FeedbackQueryRewriter": "feedback",

@@ -38,7 +38,7 @@ from .documents import (
     document_key,
     filter_function,
     normal_filter,
-    scored_copy,
+    write_score,
 )
 
 Analyser = Callable[[str], list[str]]
@@ -110,7 +110,9 @@ class BM25Retriever(BaseRetriever):
     Build it with `from_documents`, `from_texts` or `load`; `BM25Retriever()` is an empty index to
     add to. It takes the arguments of langchain_community's retired class of the same name. Only
     documents that hold a query term are returned, best first, equal scores in corpus order, with
-    `metadata["bm25_score"]`. Results are copies: changing them never reaches the index.
+    `metadata["bm25_score"]`. That number compares documents, not queries; `bm25_match` is the score
+    as a share, from 0 to 1, of what no document can exceed. Results are copies: changing them never
+    reaches the index.
 
     Method: Robertson et al., "Okapi at TREC-3", 1994, in the form of `rank_bm25.BM25Okapi`. Its
     IDF is zero or negative for a term in half of the documents, so on a small corpus the wrong
@@ -350,13 +352,18 @@ class BM25Retriever(BaseRetriever):
         if not check_query(query).strip():
             return []
         index = self.index  # read once: add_documents may put another one in its place
-        ranked = index.bm25.rank(index.analyse(query), None if filters else k)
+        terms = index.analyse(query)
+        ranked = index.bm25.rank(terms, None if filters else k)
         hits = ((index.documents[number], score) for number, score in zip(*ranked))
         passed = (hit for hit in hits if all(passes(hit[0]) for passes in filters))
-        return [
-            scored_copy(document, "bm25_score", score, found_by="bm25")
-            for document, score in islice(passed, k)
-        ]
+        full = index.bm25.full_match(terms)
+        results = []
+        for document, score in islice(passed, k):
+            result = copied(document)
+            if full > 0:  # the classic IDF can be below
+                result.metadata["bm25_match"] = float(score / full)
+            results.append(write_score(result, "bm25_score", score, found_by="bm25"))
+        return results
 
 
 # One lock for the writers of all retrievers: a lock of its own would keep a retriever from being
@@ -457,6 +464,11 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
             self.idf = {t: math.log(1 + (size - n + 0.5) / (n + 0.5)) for t, n in nd.items()}
         elif nd:  # rank_bm25 takes an average over the terms, which needs one
             super()._calc_idf(nd)
+
+    def full_match(self, query: Sequence[str]) -> float:
+        """Return the score that no document can exceed: every query token repeated without end."""
+        never_seen = math.log(1 + (self.corpus_size + 0.5) / 0.5)
+        return (self.k1 + 1) * sum(self.idf.get(term, never_seen) for term in query)
 
     def corpus(self) -> list[Any]:
         """Return the tokens of each document."""

@@ -1,0 +1,273 @@
+"""Adaptive fusion: scores on a common scale, each list weighted by how far it can be trusted."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+)
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
+
+from .documents import (
+    Key,
+    OnError,
+    ainvoke_children,
+    check_count,
+    check_query,
+    check_weights,
+    document_key,
+    first_by_key,
+    invoke_children,
+    latest_score,
+    merge_by_score,
+)
+
+ENOUGH_AGREEMENT = 0.3
+"""Agreement of two lists from which on both are trusted; lists in random order agree at 0."""
+
+_CJK_RUN = re.compile("[\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7ff]+")
+
+HEAD = 10
+"""How many documents from the top of a list are compared with its lower half."""
+
+
+class AdaptiveFusionRetriever(BaseRetriever):
+    """Fuse dense and keyword search so that one side that fails does not spoil the other.
+
+    Two steps. First, scores are put on a common scale on which 0 is nothing and 1 a full match: a
+    cosine is there already, and `BM25Retriever` writes `bm25_match`, its score as a share of what
+    no document can exceed. So a keyword search that found only a stray word says so, where min-max
+    normalising would give its best document a full 1.
+    Scores of other retrievers are min-max normalised. A document that a list lacks gets that list's
+    lowest score.
+
+    Second, each list is weighted by trust. Lists that put the same documents first are all trusted.
+    Where they disagree, a list is trusted by how much more of the question's words its first
+    documents hold than its lower half does. A list in random order, such as that of an embedding
+    model that does not know the language, gains nothing there and loses its say.
+
+    Sources: convex combination, Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid
+    Retrieval", ACM TOIS 2023. Weighting by predicted quality, in the spirit of query performance
+    prediction: Cronen-Townsend, Zhou and Croft, "Predicting Query Performance", SIGIR 2002. The
+    scale and the trust rule are ours; `benchmarks/fusion_robustness.py` measures them.
+
+    Args:
+        retrievers: The retrievers to fuse, at least one. They run side by side. Give them a depth
+            well above `top_n`, such as 100: the lower half of a list is what its top is judged by.
+        weights: One number of at least 0 for each retriever, not all 0, which multiplies its trust;
+            default: all equal. A retriever of weight 0 is not called.
+        top_n: How many documents to return; default: all. Also `invoke(query, top_n=…)`.
+        key: What makes two documents the same one; default: `document_key`.
+        on_error: `"raise"` (default) fails when a retriever fails; `"skip"` logs a warning and
+            fuses the others, and fails only when all of them do.
+
+    Raises:
+        ValueError: At construction, for no retrievers or unfit weights; per call, for `top_n` < 1
+            or a document without a finite score.
+        TypeError: If the query is not a string.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    retrievers: Sequence[BaseRetriever] = Field(min_length=1)
+    weights: list[float] | None = None
+    top_n: int | None = Field(default=None, ge=1)
+    key: Key = document_key
+    on_error: OnError = "raise"
+
+    @field_validator("weights")
+    @classmethod
+    def _check_weights(cls, weights: list[float] | None, info: ValidationInfo) -> Any:
+        if "retrievers" in info.data:
+            check_weights(weights, len(info.data["retrievers"]))
+        return weights
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        top_n: int | None = None,
+    ) -> list[Document]:
+        top_n = check_count("top_n", top_n, self.top_n)
+        if not check_query(query).strip():
+            return []
+        retrievers, weights = self._weighted()
+        lists = invoke_children(retrievers, query, run_manager, self.on_error)
+        return adaptive_fusion(query, lists, weights, self.key, top_n)
+
+    async def _aget_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        top_n: int | None = None,
+    ) -> list[Document]:
+        top_n = check_count("top_n", top_n, self.top_n)
+        if not check_query(query).strip():
+            return []
+        retrievers, weights = self._weighted()
+        lists = await ainvoke_children(retrievers, query, run_manager, self.on_error)
+        return adaptive_fusion(query, lists, weights, self.key, top_n)
+
+    def _weighted(self) -> tuple[list[BaseRetriever], list[float]]:
+        weights = check_weights(self.weights, len(self.retrievers))
+        pairs = [(r, weight) for r, weight in zip(self.retrievers, weights) if weight > 0]
+        return [retriever for retriever, _ in pairs], [weight for _, weight in pairs]
+
+
+def adaptive_fusion(
+    query: str,
+    lists: Sequence[Sequence[Document]],
+    weights: Sequence[float] | None = None,
+    key: Key = document_key,
+    top_n: int | None = None,
+) -> list[Document]:
+    """Fuse scored lists of documents into one, best first.
+
+    Args:
+        query: The question, whose words decide where lists disagree.
+        lists: Lists of scored documents, best first.
+        weights: One number a list, of at least 0, which multiplies its trust; default: all 1.
+        key: What makes two documents the same one.
+        top_n: How many documents to return; default: all.
+
+    Returns:
+        New documents with `fusion_score`, from 0 to about 1. Equal scores keep the order in which
+        the documents were met: the first list from its top, then the second, and so on.
+
+    Raises:
+        ValueError: For unfit weights, or a document without a finite score.
+    """
+    weights = check_weights(weights, len(lists))
+    found = [first_by_key(documents, key) for documents in lists]
+    scales = [common_scale(documents) for documents in found]
+    shares = [w * t for w, t in zip(weights, trust(query, found), strict=True)]
+    total = sum(shares) or 1.0
+    copies: dict[Hashable, list[Document]] = defaultdict(list)
+    for documents in found:
+        for name, document in documents.items():
+            copies[name].append(document)
+    scores = dict.fromkeys(copies, 0.0)
+    for scale, share in zip(scales, shares):
+        lowest = min(scale.values(), default=0.0)
+        for name in scores:
+            scores[name] += share / total * scale.get(name, lowest)
+    return merge_by_score(copies, scores, "fusion_score", top_n)
+
+
+def common_scale(documents: Mapping[Hashable, Document]) -> dict[Hashable, float]:
+    """Return each document's latest score on the scale from 0 (nothing) to 1 (a full match).
+
+    Raises:
+        ValueError: If a document has no score, or one that is not finite.
+    """
+    latest: dict[Hashable, float] = {}
+    stages = set()
+    for name, document in documents.items():
+        score = latest_score(document)
+        if score is None or not math.isfinite(score):
+            raise ValueError(
+                f"A retriever returned the document {name!r} with the score {score}. Adaptive "
+                "fusion needs a finite score; fuse by rank with RRFEnsembleRetriever instead."
+            )
+        latest[name] = score
+        stages.add(next(key for key in reversed(document.metadata) if key.endswith("_score")))
+    if stages == {"bm25_score"} and all("bm25_match" in d.metadata for d in documents.values()):
+        return {name: _clip(d.metadata["bm25_match"]) for name, d in documents.items()}
+    if stages == {"dense_score"}:
+        return {name: _clip(score) for name, score in latest.items()}
+    low, high = min(latest.values(), default=0.0), max(latest.values(), default=0.0)
+    return {name: (s - low) / (high - low) if high > low else 1.0 for name, s in latest.items()}
+
+
+def trust(query: str, lists: Sequence[Mapping[Hashable, Document]]) -> list[float]:
+    """Say how far to trust each list, as shares that add up to 1.
+
+    Args:
+        query: The question.
+        lists: Documents by key, best first.
+
+    Returns:
+        Equal shares as far as the lists agree. As far as they disagree, shares in proportion to the
+        square of how much more of the question's words the first documents of a list hold than its
+        lower half does; equal ones if no list gains anything.
+    """
+    filled = [documents for documents in lists if documents]
+    equal = [1 / len(filled) if documents else 0.0 for documents in lists] if filled else []
+    if len(filled) < 2:
+        return equal or [0.0] * len(lists)
+    agreement = min(
+        _agreement(one, other) for n, one in enumerate(filled) for other in filled[n + 1 :]
+    )
+    agreed = min(1.0, max(0.0, agreement) / ENOUGH_AGREEMENT)
+    if agreed == 1.0:
+        return equal
+    gains = [max(0.0, gain) ** 2 for gain in _gains(query, lists)]
+    if not sum(gains):
+        return equal
+    return [agreed * share + (1 - agreed) * gain / sum(gains) for share, gain in zip(equal, gains)]
+
+
+def _agreement(one: Mapping[Hashable, Any], other: Mapping[Hashable, Any]) -> float:
+    """Return how high each list ranks the other's first documents: 1 for alike, 0 for chance."""
+
+    def rated(first: Mapping[Hashable, Any], second: Mapping[Hashable, Any]) -> float:
+        rank = {name: number for number, name in enumerate(second)}
+        head = list(first)[:HEAD]
+        return sum(1 - 2 * rank[name] / len(rank) for name in head if name in rank) / len(head)
+
+    return (rated(one, other) + rated(other, one)) / 2
+
+
+def _gains(query: str, lists: Sequence[Mapping[Hashable, Document]]) -> list[float]:
+    """Return for each list how much more of the question its first documents hold than its last.
+
+    A word counts by how rare it is among all the documents found, so that common words weigh
+    little without a list of stop words.
+    """
+    words = _words(query)
+    texts = {name: d.page_content.casefold() for found in lists for name, d in found.items()}
+    holders = {word: {name for name, text in texts.items() if word in text} for word in words}
+    rarity = {
+        word: math.log(1 + (len(texts) - len(names) + 0.5) / (len(names) + 0.5))
+        for word, names in holders.items()
+    }
+    total = sum(rarity.values())
+    if not total:
+        return [0.0] * len(lists)
+    held = {
+        name: sum(rarity[word] for word in words if name in holders[word]) / total for name in texts
+    }
+
+    def gain(names: list[Hashable]) -> float:
+        middle = len(names) // 2
+        head, tail = names[: min(HEAD, middle)], names[middle:]
+        if not head:
+            return 0.0
+        return sum(map(held.__getitem__, head)) / len(head) - (
+            sum(map(held.__getitem__, tail)) / len(tail)
+        )
+
+    return [gain(list(found)) for found in lists]
+
+
+def _words(query: str) -> list[str]:
+    """Return the question's words of three letters and more; in Chinese and the like, pairs."""
+    text = query.casefold()
+    words = [word for word in re.findall(r"\w+", _CJK_RUN.sub(" ", text)) if len(word) > 2]
+    runs = _CJK_RUN.findall(text)
+    pairs = [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))]
+    return list(dict.fromkeys(words + pairs))
+
+
+def _clip(score: float) -> float:
+    return min(1.0, max(0.0, score))
