@@ -1,7 +1,8 @@
 """Hybrid RAG: search by meaning and by words, and fuse the two lists.
 
 Dense search finds what is said in other words. BM25 finds names, codes and numbers that an
-embedding blurs. Reciprocal rank fusion lifts what both agree on.
+embedding blurs. The fusion adds up their scores, and listens less to a search that misses the
+question. Each search hands on far more than three passages, so that the other can lift them.
 
     uv run source-code/rag_langchain/03_hybrid_rag.py
     uv run source-code/rag_langchain/03_hybrid_rag.py --profile ollama "What is ATP?"
@@ -15,9 +16,9 @@ from ragbook.corpus import load_passages
 from ragbook.demo import answer_questions, arguments, run
 from ragbook.profiles import get_profile
 from ragbook.vectorstore import build_vectorstore
+from retrievers.adaptive_fusion import AdaptiveFusionRetriever
 from retrievers.bm25 import BM25Retriever
 from retrievers.dense import DenseRetriever
-from retrievers.ensemble import RRFEnsembleRetriever
 
 
 def main() -> None:
@@ -28,9 +29,9 @@ def main() -> None:
     passages = load_passages(args.data)
     vectorstore = build_vectorstore(passages, profile.embeddings(), profile.embedding_model)
 
-    by_meaning = DenseRetriever(vectorstore=vectorstore, k=10)
-    by_words = BM25Retriever.from_documents(passages, k=10)
-    retriever = RRFEnsembleRetriever(retrievers=[by_meaning, by_words], top_n=3)
+    by_meaning = DenseRetriever(vectorstore=vectorstore, k=100)
+    by_words = BM25Retriever.from_documents(passages, k=100)
+    retriever = AdaptiveFusionRetriever(retrievers=[by_meaning, by_words], top_n=3)
 
     chain = (
         {"context": retriever | format_context, "question": RunnablePassthrough()}

@@ -15,9 +15,9 @@ from ragbook.corpus import load_passages
 from ragbook.demo import answer_questions, arguments, run
 from ragbook.profiles import get_profile
 from ragbook.vectorstore import build_vectorstore
+from retrievers.adaptive_fusion import AdaptiveFusionRetriever
 from retrievers.bm25 import BM25Retriever
 from retrievers.dense import DenseRetriever
-from retrievers.ensemble import RRFEnsembleRetriever
 from retrievers.rerank import RerankRetriever
 
 
@@ -29,9 +29,9 @@ def main() -> None:
     passages = load_passages(args.data)
     vectorstore = build_vectorstore(passages, profile.embeddings(), profile.embedding_model)
 
-    by_meaning = DenseRetriever(vectorstore=vectorstore, k=10)
-    by_words = BM25Retriever.from_documents(passages, k=10)
-    hybrid = RRFEnsembleRetriever(retrievers=[by_meaning, by_words], top_n=10)
+    by_meaning = DenseRetriever(vectorstore=vectorstore, k=100)
+    by_words = BM25Retriever.from_documents(passages, k=100)
+    hybrid = AdaptiveFusionRetriever(retrievers=[by_meaning, by_words], top_n=30)
     retriever = RerankRetriever(
         base_retriever=hybrid,
         cross_encoder=profile.cross_encoder([passage.page_content for passage in passages]),

@@ -13,17 +13,20 @@ from langchain_core.vectorstores import VectorStore
 
 from ragbook.profiles import Profile
 from ragbook.vectorstore import build_vectorstore
+from retrievers.adaptive_fusion import AdaptiveFusionRetriever
 from retrievers.bm25 import BM25Retriever
 from retrievers.dense import DenseRetriever
-from retrievers.ensemble import RRFEnsembleRetriever
 from retrievers.multi_query import MultiQueryRetriever
 from retrievers.rerank import RerankRetriever
 
 Pattern = Literal["naive", "reranked", "hybrid", "multi-query", "stacked"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 
-WIDE = 10
-"""How many candidates a first stage hands on, to be reranked or fused."""
+DEPTH = 100
+"""How many passages each search hands to a fusion, which judges a list by its lower half."""
+
+CANDIDATES = 30
+"""How many passages a first stage hands to the cross-encoder, whose cost grows with them."""
 
 NARROW = 3
 """How many passages the chat model reads."""
@@ -61,25 +64,24 @@ class Patterns:
         Raises:
             ValueError: If there is no such pattern, or `top_n` is below 1.
         """
-        wide = max(WIDE, top_n)
         match pattern:
             case "naive":
                 return self.dense(top_n)
             case "reranked":
-                return self._rerank(self.dense(wide), top_n)
+                return self._rerank(self.dense(max(CANDIDATES, top_n)), top_n)
             case "hybrid":
-                return self.hybrid(wide, top_n)
+                return self.hybrid(top_n)
             case "multi-query":
                 return MultiQueryRetriever(
-                    retriever=self.dense(wide),
+                    retriever=self.dense(DEPTH),
                     # Rewriters that need no model borrow words from what BM25 finds: measured
                     # better than from dense results (benchmarks/feedback_quality.py).
-                    llm=self.profile.query_rewriter(self.keyword(wide), self.texts),
+                    llm=self.profile.query_rewriter(self.keyword(DEPTH), self.texts),
                     fusion="rrf",
                     top_n=top_n,
                 )
             case "stacked":
-                return self._rerank(self.hybrid(wide, wide), top_n)
+                return self._rerank(self.hybrid(max(CANDIDATES, top_n)), top_n)
         raise ValueError(f"There is no pattern {pattern!r}. Choose from {', '.join(PATTERNS)}.")
 
     def dense(self, k: int) -> DenseRetriever:
@@ -90,9 +92,12 @@ class Patterns:
         """Search by words: the `k` passages that BM25 ranks first."""
         return self._bm25.model_copy(update={"k": k})
 
-    def hybrid(self, k: int, top_n: int) -> RRFEnsembleRetriever:
-        """Search by meaning and by words, `k` passages each, fused by rank to `top_n`."""
-        return RRFEnsembleRetriever(retrievers=[self.dense(k), self.keyword(k)], top_n=top_n)
+    def hybrid(self, top_n: int) -> AdaptiveFusionRetriever:
+        """Search by meaning and by words, and fuse both lists to `top_n` passages."""
+        depth = max(DEPTH, top_n)
+        return AdaptiveFusionRetriever(
+            retrievers=[self.dense(depth), self.keyword(depth)], top_n=top_n
+        )
 
     @property
     def texts(self) -> list[str]:
