@@ -119,6 +119,43 @@ def test_questions_come_from_a_pipe_one_a_line(
     assert out.count("Passages used") == 2
 
 
+def test_several_answers_are_json_lines(
+    rag: Rag, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Which seal kit?\nHow warm is a bee nest?\n"))
+    code, out, _ = rag("ask", "--data", str(notes), "--json")
+    assert code == 0
+    assert [json.loads(line)["question"] for line in out.splitlines()] == [
+        "Which seal kit?",
+        "How warm is a bee nest?",
+    ]
+
+
+def test_a_question_that_is_not_text_is_one_error_and_the_next_is_answered(
+    rag: Rag, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+
+    assert rag("ask", "caf\udce9", "--data", str(notes))[0] == 2
+    monkeypatch.setattr(sys, "stdin", io.StringIO("caf\udce9\nWhich seal kit?\n"))
+    code, out, err = rag("ask", "--data", str(notes))
+    assert code == 1
+    assert "SK-4471" in out
+    assert "UTF-8" in err
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "200"])
+def test_the_passages_are_named_at_every_width(
+    rag: Rag, notes: Path, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    _, out, _ = rag("ask", "Which seal kit?", "--data", str(notes), "--pattern", "naive")
+    assert "tools.txt#" in out
+    assert "found by" in out
+
+
 def test_compare_shows_every_pattern_rank_by_rank(rag: Rag, notes: Path) -> None:
     code, out, _ = rag("compare", "Which seal kit fits?", "--data", str(notes), "--json")
     assert code == 0
@@ -138,7 +175,7 @@ def test_compare_shows_every_pattern_rank_by_rank(rag: Rag, notes: Path) -> None
     [
         (["ask", "x", "--data", "no/such/folder"], "no/such/folder"),
         (["copy", "nothing-like-it", "--to", "x"], "no retriever named"),
-        (["ask", "x", "--profile", "ollama"], "Run: "),
+        (["ask", "x", "--profile", "ollama"], "rag doctor --profile ollama"),
     ],
 )
 def test_what_a_user_can_mend_is_one_line_and_exit_code_1(

@@ -134,8 +134,10 @@ def test_the_uv_add_line_names_every_package_with_the_tested_versions(tmp_path: 
 def test_an_unknown_name_is_an_error_with_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(CopyError, match="Did you mean bm25"):
         copy_retrievers(["bm52"], tmp_path)
-    with pytest.raises(CopyError, match="Did you mean RRFEnsembleRetriever"):
+    with pytest.raises(CopyError, match="EnsembleRetriever is replaced by 'ensemble'"):
         copy_retrievers(["EnsembleRetriever"], tmp_path)
+    with pytest.raises(CopyError, match="CrossEncoderReranker is replaced by 'rerank'"):
+        copy_retrievers(["CrossEncoderReranker"], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -169,3 +171,8 @@ def test_a_target_that_is_a_file_is_an_error(tmp_path: Path) -> None:
 def test_a_copied_file_is_readable_by_others(tmp_path: Path) -> None:
     copy_retrievers(["documents"], tmp_path)
     assert (tmp_path / "documents.py").stat().st_mode & 0o777 == 0o644
+
+
+def test_all_copies_every_file(tmp_path: Path) -> None:
+    report = copy_retrievers(["all"], tmp_path)
+    assert sorted(path.stem for path in report.written) == sorted(FILES)

@@ -360,3 +360,26 @@ class TestQuestionFiles:
     def test_a_missing_file_is_named(self, tmp_path):
         with pytest.raises(CorpusError, match=r"q\.jsonl cannot be read"):
             load_questions(tmp_path / "q.jsonl")
+
+
+def test_every_bad_file_is_named_at_once(tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("Fine.", encoding="utf-8")
+    (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
+    (tmp_path / "binary.md").write_bytes(b"a\x00b")
+    with pytest.raises(CorpusError) as caught:
+        load_documents(tmp_path)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 2
+    assert "binary.md" in lines[0]
+    assert "latin.txt" in lines[1]
+
+
+def test_a_link_to_a_folder_outside_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret.txt").write_text("Not for this index.", encoding="utf-8")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "note.txt").write_text("A note.", encoding="utf-8")
+    (inside / "link").symlink_to(tmp_path / "outside")
+    (inside / "loop").symlink_to(inside)
+    assert [document.id for document in load_documents(inside)] == ["note.txt"]

@@ -9,9 +9,11 @@ from langchain_core.documents import Document
 
 from helpers import doc
 from retrievers.documents import (
+    by_key,
+    check_query,
     copied,
     document_key,
-    first_by_key,
+    keys_of,
     latest_score,
     merge_by_score,
     merge_copies,
@@ -134,4 +136,26 @@ def test_merging_by_score_takes_the_best_and_ties_keep_the_order_met() -> None:
 
 def test_of_documents_with_one_key_the_first_stays() -> None:
     documents: list[Document] = [doc("a", id="1"), doc("b", id="2"), doc("c", id="1")]
-    assert [d.page_content for d in first_by_key(documents).values()] == ["a", "b"]
+    assert [d.page_content for d in by_key([documents])[0].values()] == ["a", "b"]
+
+
+def test_a_document_without_an_id_is_the_one_with_an_id_of_the_same_text_and_source() -> None:
+    stored, plain = doc("red kite", id="u1", source="a"), doc("red kite", source="a")
+    other_source, other_text = doc("red kite", source="b"), doc("grey owl", source="a")
+    (one,), *rest = keys_of([[stored], [plain], [other_source], [other_text]])
+    assert [names == [one] for names in rest] == [True, False, False]
+
+
+def test_two_ids_that_share_a_text_stay_two_documents() -> None:
+    one, two, plain = doc("x", id="1"), doc("x", id="2"), doc("x")
+    assert keys_of([[one, two], [plain]]) == [[("id", "1"), ("id", "2")], [("id", "1")]]
+
+
+def test_a_key_of_ones_own_is_applied_as_it_is() -> None:
+    keys = keys_of([[doc("x", id="1")], [doc("x")]], key=lambda d: d.id)
+    assert keys == [["1"], [None]]
+
+
+def test_a_query_with_bytes_that_are_no_text_is_an_error() -> None:
+    with pytest.raises(ValueError, match="UTF-8"):
+        check_query("caf\udce9")

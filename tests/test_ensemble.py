@@ -280,3 +280,20 @@ def test_ranking_agrees_with_langchain_classic(lists: list[list[str]]) -> None:
     ours = RRFEnsembleRetriever(retrievers=legs).invoke("q")
     theirs = EnsembleRetriever(retrievers=legs, weights=[1, 1]).invoke("q")
     assert texts(ours) == texts(theirs)
+
+
+def test_a_keyword_index_without_ids_fuses_with_a_store_that_made_ids() -> None:
+    from langchain_core.embeddings import DeterministicFakeEmbedding
+    from langchain_core.vectorstores import InMemoryVectorStore
+
+    from retrievers.bm25 import BM25Retriever
+    from retrievers.dense import DenseRetriever
+
+    documents = [doc(text, source="birds.txt") for text in ("red kite", "blue heron", "grey owl")]
+    store = InMemoryVectorStore.from_documents(documents, DeterministicFakeEmbedding(size=16))
+    legs = [DenseRetriever(vectorstore=store, k=3), BM25Retriever.from_documents(documents)]
+    fused = RRFEnsembleRetriever(retrievers=legs).invoke("blue heron")
+    assert texts(fused)[0] == "blue heron"
+    assert fused[0].metadata["retrieved_by"] == ["dense", "bm25"]
+    assert fused[0].metadata["rrf_score"] == pytest.approx(2 / 61)
+    assert len(fused) == 3

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,9 @@ from rich.table import Table
 if TYPE_CHECKING:
     from langchain_core.documents import Document
 
+    from ragbook.collection import Collection
     from ragbook.patterns import Patterns
+    from ragbook.profiles import Profile
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,11 +36,30 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Ask questions of a folder of text, compare retrieval patterns, copy retrievers.",
 )
+NARROW_TERMINAL = 70
+"""Columns below which the table of passages shows the last score only."""
+
 WIDE_TERMINAL = 110
 """Columns from which the table of passages also shows how each begins."""
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(version("ragbook"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
 
 
 class PatternName(StrEnum):
@@ -81,10 +103,11 @@ def ask(
 ) -> None:
     """Answer a question from a folder of text, and show the passages used.
 
-    Without a question: a prompt that loads the models once. End it with an empty line or Ctrl-D.
+    Without a question: a prompt that loads the models once, ended by an empty line or Ctrl-D; or
+    one question a line from a pipe.
     """
-    if question is not None and not question.strip():
-        raise typer.BadParameter("The question is blank.")
+    if question is not None:
+        _check_question(question)
     patterns = _index(data, profile)
     with _busy("Loading the models"):
         retriever = patterns.retriever(_pattern(pattern), top_n)
@@ -93,49 +116,59 @@ def ask(
     def answer(text: str) -> None:
         from langchain_core.output_parsers import StrOutputParser
 
-        from ragbook.chains import PROMPT, format_context
+        from ragbook.chains import PROMPT, format_context, parse_context
 
         with _busy("Searching"):
             documents = retriever.invoke(text)
+        context = format_context(documents)
+        used = documents[: len(parse_context(context))]  # the rest did not fit
         pieces = _named_failures(
-            (PROMPT | chat_model | StrOutputParser()).stream(
-                {"context": format_context(documents), "question": text}
-            )
+            (PROMPT | chat_model | StrOutputParser()).stream({"context": context, "question": text})
         )
         if as_json:
-            _print_json(
-                {
-                    "question": text,
-                    "answer": "".join(pieces),
-                    "pattern": pattern.value,
-                    "profile": patterns.profile.name,
-                    "sources": [_as_dict(document) for document in documents],
-                }
-            )
+            record = {
+                "question": text,
+                "answer": "".join(pieces),
+                "pattern": pattern.value,
+                "profile": patterns.profile.name,
+                "sources": [_as_dict(document) for document in used],
+            }
+            # Several answers are JSON lines: one object a line.
+            _print_json(record, indent=2 if question is not None else None)
             return
+        if question is None and not sys.stdin.isatty():
+            out.print(f"Question: {text}", markup=False, soft_wrap=True)
         for piece in pieces:
             out.print(piece, end="", markup=False, soft_wrap=True)
         out.print("\n")
-        out.print(_sources_table(documents) if documents else "No passage was found.")
+        out.print(_sources_table(used) if used else "No passage was found.")
 
     if question is not None:
         answer(question)
-    else:
-        for text in _questions():
+        return
+    failed = False
+    for text in _questions():
+        try:
+            _check_question(text)
+        except typer.BadParameter as error:
+            err.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+            failed = True
+        else:
             answer(text)
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command()
 def compare(
     question: Annotated[str, typer.Argument(help="The question to search for.")],
     data: DataOption = None,
-    top_n: TopN = 5,
+    top_n: Annotated[int, typer.Option(min=1, help="How many ranks to show.")] = 5,
     profile: ProfileOption = None,
     as_json: Json = False,
 ) -> None:
     """Show what each pattern finds for a question, rank by rank, with scores and milliseconds."""
-    if not question.strip():
-        raise typer.BadParameter("The question is blank.")
+    _check_question(question)
     from ragbook.patterns import PATTERNS
 
     patterns = _index(data, profile)
@@ -166,9 +199,57 @@ def compare(
 
 
 @app.command()
+def evaluate(
+    data: DataOption = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="Labelled questions about --data, as in questions.jsonl.")
+    ] = None,
+    beir: Annotated[Path | None, typer.Option(help="A folder in BEIR format.")] = None,
+    ir_dataset: Annotated[str | None, typer.Option(help="An id of ir_datasets.")] = None,
+    pattern: Annotated[
+        list[PatternName] | None,
+        typer.Option("--pattern", "--patterns", help="Repeat for several. Default: all."),
+    ] = None,
+    profile: ProfileOption = None,
+    depth: Annotated[int, typer.Option(min=1, help="Documents of each answer that count.")] = 100,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write all figures to this file.")
+    ] = None,
+    save_runs: Annotated[
+        Path | None, typer.Option(help="Also write each run to this folder, in TREC format.")
+    ] = None,
+) -> None:
+    """Measure patterns on a test collection: quality with intervals, and time by stage.
+
+    Without a collection: the book's own questions. Differences are to the first pattern.
+    """
+    collection = _collection(data, questions, beir, ir_dataset)
+    chosen = [_pattern(name) for name in pattern or list(PatternName)]
+    with _busy("Starting"):
+        from ragbook import lab
+        from ragbook.evaluation import summary, write_run
+
+        usable = _usable_profile(profile)
+    results = lab.evaluate(collection, usable, chosen, depth, progress=True)
+    figures = {"profile": usable.name, "depth": depth, **summary(results, collection)}
+    if save_runs is not None:
+        for result in results:
+            name = f"{collection.name}-{result.pattern}".replace("/", "-")
+            write_run(result.run, save_runs / f"{name}.trec", result.pattern)
+    if json_file is not None:
+        _write_json(json_file, figures)
+    out.print(lab.table(figures))
+    out.print(lab.stage_table(figures))
+    if kinds := lab.kind_table(figures):
+        out.print(kinds)
+
+
+@app.command()
 def copy(
-    names: Annotated[list[str] | None, typer.Argument(help="Such as: bm25 ensemble")] = None,
-    to: Annotated[Path | None, typer.Option(help="The folder to copy into.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Such as: bm25 ensemble; or: all")
+    ] = None,
+    to: Annotated[str | None, typer.Option(help="The folder to copy into.")] = None,
     force: Annotated[bool, typer.Option(help="Overwrite files that differ.")] = False,
     list_them: Annotated[bool, typer.Option("--list", help="List what there is.")] = False,
     as_json: Json = False,
@@ -192,14 +273,16 @@ def copy(
                 ]
             )
             return
-        table = Table("name", "what it is", "packages")
+        table = Table(box=box.SIMPLE, pad_edge=False)
+        for column in ("name", "class", "what it is"):
+            table.add_column(column, overflow="fold")
         for file in files:
-            table.add_row(file.name, escape(file.summary), ", ".join(file.packages))
+            table.add_row(file.name, next(iter(file.classes), ""), escape(file.summary))
         out.print(table)
         return
-    if not names or to is None:
+    if not names or not to:
         raise typer.BadParameter("Say what to copy and where, as in: rag copy bm25 --to src/app")
-    report = copy_retrievers(names, to, force)
+    report = copy_retrievers(names, Path(to), force)
     if as_json:
         _print_json(
             {
@@ -276,15 +359,65 @@ def _named_failures(pieces: Iterator[str]) -> Iterator[str]:
         ) from error
 
 
+def _check_question(question: str) -> None:
+    if not question.strip():
+        raise typer.BadParameter("The question is blank.")
+    try:
+        question.encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter(
+            f"The question {question!a} holds bytes that are not valid text. Send it as UTF-8."
+        ) from None
+
+
+def _collection(
+    data: Path | None, questions: Path | None, beir: Path | None, ir_dataset: str | None
+) -> Collection:
+    from ragbook.collection import load_beir, load_ir_dataset, load_question_set
+    from ragbook.corpus import default_data_folder
+
+    if sum(given is not None for given in (data or questions, beir, ir_dataset)) > 1:
+        raise typer.BadParameter("Choose one of --data with --questions, --beir and --ir-dataset.")
+    if beir is not None:
+        return load_beir(beir)
+    if ir_dataset is not None:
+        return load_ir_dataset(ir_dataset)
+    if data is not None and questions is None:
+        raise typer.BadParameter("--data needs --questions FILE, the labelled questions about it.")
+    folder = data or default_data_folder()
+    return load_question_set(folder, questions or folder / "questions.jsonl")
+
+
 def _index(data: Path | None, profile: ProfileName | None) -> Patterns:
     from ragbook.corpus import default_data_folder, load_passages
 
     passages = load_passages(data or default_data_folder())  # before the slow imports
     with _busy("Starting"):
         from ragbook.patterns import Patterns
-        from ragbook.profiles import get_profile
 
-        return Patterns(passages, get_profile(profile.value if profile else None))
+        return Patterns(passages, _usable_profile(profile))
+
+
+def _usable_profile(name: ProfileName | None) -> Profile:
+    from ragbook.profiles import MissingPartError, get_profile
+
+    profile = get_profile(name.value if name else None)
+    if missing := [check.name for check in profile.checks() if not check.ok]:
+        raise MissingPartError(
+            f"The {profile.name} profile lacks: {', '.join(missing)}. For the commands that "
+            f"mend it, run: rag doctor --profile {profile.name}"
+        )
+    return profile
+
+
+def _write_json(path: Path, value: Any) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.part")
+        partial.write_text(json.dumps(value, ensure_ascii=False, indent=2), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def _pattern(name: PatternName) -> Any:
@@ -338,6 +471,8 @@ def _as_dict(document: Document) -> dict[str, Any]:
 def _sources_table(documents: list[Document]) -> Table:
     """Show rank, id, scores and stages; on a wide terminal also how each passage begins."""
     stages = list(dict.fromkeys(name for d in documents for name in _scores(d)))
+    if out.width < NARROW_TERMINAL:
+        stages = stages[-1:]
     table = Table(title="Passages used", title_justify="left", box=box.SIMPLE, pad_edge=False)
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("passage", overflow="fold")
@@ -381,8 +516,8 @@ def _comparison_table(results: dict[str, tuple[float, list[Document]]], top_n: i
     return table
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=2), flush=True)
+def _print_json(value: Any, indent: int | None = 2) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=indent), flush=True)
 
 
 def _print_line(text: str) -> None:

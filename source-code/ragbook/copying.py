@@ -28,6 +28,16 @@ DISTRIBUTIONS = {
 """Which package to install for a module that a retriever file imports."""
 
 
+RETIRED = {
+    "ContextualCompressionRetriever": "rerank",
+    "CrossEncoderReranker": "rerank",
+    "EnsembleRetriever": "ensemble",
+    "MergerRetriever": "ensemble",
+    "VectorStoreRetriever": "dense",
+}
+"""LangChain's names for what a file here replaces, where ours is another."""
+
+
 class CopyError(ValueError):
     """A file could not be copied; the message says why and what to do."""
 
@@ -70,7 +80,7 @@ def copy_retrievers(names: Iterable[str], to: Path, force: bool = False) -> Copy
     Either every file is written or none is.
 
     Args:
-        names: File names (`bm25` or `bm25.py`) or class names (`BM25Retriever`).
+        names: File names (`bm25` or `bm25.py`), class names (`BM25Retriever`), or `all`.
         to: The folder; made if it is not there.
         force: Overwrite files that are there and differ.
 
@@ -80,7 +90,8 @@ def copy_retrievers(names: Iterable[str], to: Path, force: bool = False) -> Copy
     """
     files = retriever_files()
     wanted: dict[str, None] = {}
-    for name in names:
+    given = list(names)
+    for name in files if given == ["all"] else given:
         file = _find(name, files)
         wanted.update(dict.fromkeys([file.name, *file.siblings]))
     report = CopyReport()
@@ -136,6 +147,8 @@ def _find(name: str, files: dict[str, RetrieverFile]) -> RetrieverFile:
     key = name.removesuffix(".py")
     if key in by_name:
         return by_name[key]
+    if key in RETIRED:
+        raise CopyError(f"LangChain's {key} is replaced by {RETIRED[key]!r} here: copy that.")
     folded = {known.casefold().replace("_", ""): known for known in by_name}
     close = difflib.get_close_matches(key.casefold().replace("_", ""), folded, n=1, cutoff=0.5)
     hint = f" Did you mean {folded[close[0]]}?" if close else ""

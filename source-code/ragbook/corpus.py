@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -28,7 +29,8 @@ def load_documents(folder: str | Path) -> list[Document]:
 
     Hidden files and folders, such as `.git`, are left out. Files must be UTF-8, with or without a
     byte order mark; line ends become `\\n`. An empty file is skipped with a warning. Links are
-    followed, and a folder that several links lead to is read once.
+    followed, and a folder that several links lead to is read once; a link to a folder outside is
+    not followed.
 
     Args:
         folder: The folder, as a path or a string; `~` is the home folder.
@@ -38,7 +40,8 @@ def load_documents(folder: str | Path) -> list[Document]:
         document's id and its `metadata["source"]`.
 
     Raises:
-        CorpusError: If there is no such folder, it holds no text, or a file cannot be read.
+        CorpusError: If there is no such folder, it holds no text, or files cannot be read; it names
+            all of them.
     """
     root = Path(folder).expanduser()
     if root.is_file():
@@ -48,16 +51,22 @@ def load_documents(folder: str | Path) -> list[Document]:
             f"There is no folder {folder}. Check the path, or make the folder and put .txt or .md "
             "files into it."
         )
-    paths = {path.relative_to(root).as_posix(): path for path in _text_files(root, set())}
+    paths = {_name(path.relative_to(root)): path for path in _text_files(root, root, set())}
     if not paths:
         raise CorpusError(f"The folder {folder} has no .txt or .md file. Put at least one into it.")
-    documents = []
+    documents, faults = [], []
     for source, path in sorted(paths.items()):
-        text = _read(path)
+        try:
+            text = _read(path)
+        except CorpusError as error:
+            faults.append(str(error))
+            continue
         if text.strip():
             documents.append(Document(id=source, page_content=text, metadata={"source": source}))
         else:
             logger.warning("Skipped %s: the file is empty.", path)
+    if faults:
+        raise CorpusError("\n".join(faults))
     if not documents:
         raise CorpusError(
             f"Every .txt and .md file in the folder {folder} is empty. Put text into one of them."
@@ -216,9 +225,17 @@ def default_data_folder() -> Path:
     )
 
 
-def _text_files(folder: Path, seen: set[Path]) -> Iterator[Path]:
+def _name(path: Path) -> str:
+    # In a locale that is not UTF-8, Python keeps the bytes of a name as surrogates.
+    return os.fsencode(path.as_posix()).decode("utf-8", "replace")
+
+
+def _text_files(folder: Path, root: Path, seen: set[Path]) -> Iterator[Path]:
     real = folder.resolve()
     if real in seen:  # a loop of links, or a second way to the same folder
+        return
+    if not real.is_relative_to(root.resolve()):
+        logger.warning("Skipped %s: it is a link to a folder outside %s.", folder, root)
         return
     seen.add(real)
     try:
@@ -229,7 +246,7 @@ def _text_files(folder: Path, seen: set[Path]) -> Iterator[Path]:
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
-            yield from _text_files(entry, seen)
+            yield from _text_files(entry, root, seen)
         elif entry.suffix.lower() in SUFFIXES and (entry.is_file() or entry.is_symlink()):
             yield entry  # a dangling link too, so that reading it reports it
 
@@ -260,7 +277,10 @@ def _read(path: Path) -> str:
 
 
 def _cure(path: Path, encoding: str) -> str:
-    return f"Convert it, for example: iconv -f {encoding} -t UTF-8 '{path}' > new{path.suffix}"
+    return (
+        "Save it as UTF-8 in an editor, or convert it: "
+        f"iconv -f {encoding} -t UTF-8 '{path}' > new.tmp && mv new.tmp '{path}'"
+    )
 
 
 def _unreadable(what: str, path: Path, error: OSError) -> CorpusError:

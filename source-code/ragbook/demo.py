@@ -21,7 +21,9 @@ QUESTIONS = (
 
 def arguments(description: str | None) -> argparse.Namespace:
     """Read a script's command line: questions, `--profile`, `--data`."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("questions", nargs="*", default=QUESTIONS, help="default: the book's three")
     parser.add_argument("--profile", choices=PROFILES, help="which models run")
     parser.add_argument("--data", type=Path, help="a folder of .txt and .md files, default: data/")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -25,8 +27,11 @@ _COMPOSITES: dict[str, Stage] = {
     "RerankRetriever": "rerank",
 }
 
+_CHILD_TAG = re.compile(r"(retriever|query)_\d+|base_retriever|rewriter|feedback")
+"""What the retrievers of this project call their children."""
 
-@dataclass
+
+@dataclass(eq=False)  # two runs are never the same run, however alike
 class Span:
     """One run of a retriever, a rewriter or a model, and the runs it started.
 
@@ -40,6 +45,7 @@ class Span:
         error: What it raised, if it did.
         is_retriever: Whether it is a retriever's run, and not a model's or a rewriter's.
         children: The runs it started, in the order in which they started.
+        tags: All its tags, the caller's included.
     """
 
     name: str
@@ -51,6 +57,7 @@ class Span:
     error: BaseException | None = None
     is_retriever: bool = True
     children: list[Span] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
 
     @property
     def milliseconds(self) -> float:
@@ -68,6 +75,36 @@ class Span:
         if not self.is_retriever:
             return "rewriting"
         return _COMPOSITES.get(self.name, "retrieval")
+
+    def walk(self, depth: int = 0) -> Iterator[tuple[int, Span]]:
+        """Yield this span and all below it with their depths, each before its children."""
+        yield depth, self
+        for child in self.children:
+            yield from child.walk(depth + 1)
+
+    def retrievals(self) -> list[Span]:
+        """Return the topmost retrievers of this tree: itself, or those a chain around it called."""
+        if self.is_retriever:
+            return [self]
+        return [found for child in self.children for found in child.retrievals()]
+
+    def stage_milliseconds(self) -> dict[Stage, float]:
+        """Return how long each stage took. The stages add up to `milliseconds`.
+
+        Each moment belongs to the innermost run of that moment. Where several run side by side
+        they share it, so that two searches in two threads count once. What a rewriter does, its
+        searches included, is rewriting.
+        """
+        totals: dict[Stage, float] = defaultdict(float)
+        runs = list(_running_times(self, None, self.start, self.end or time.perf_counter()))
+        moments = sorted({moment for run in runs for moment in (run.start, run.end)})
+        for start, end in pairwise(moments):
+            active = [run for run in runs if run.start <= start and end <= run.end]
+            waiting = {id(run.parent) for run in active}
+            working = [run.stage for run in active if id(run.span) not in waiting]
+            for stage in working:
+                totals[stage] += 1000 * (end - start) / len(working)
+        return {stage: totals[stage] for stage in STAGES if stage in totals}
 
 
 class Trace(BaseCallbackHandler):
@@ -89,11 +126,16 @@ class Trace(BaseCallbackHandler):
         return {"callbacks": [self]}
 
     def stage_milliseconds(self) -> dict[Stage, float]:
-        """Return how long each stage took. Searches that ran side by side count once."""
+        """Return how long each stage took, as `Span.stage_milliseconds`, over all retrievals."""
         totals: dict[Stage, float] = defaultdict(float)
-        for root in self.roots:
-            _add_stage_times(root, totals)
+        for span in self.retrievals():
+            for stage, milliseconds in span.stage_milliseconds().items():
+                totals[stage] += milliseconds
         return {stage: totals[stage] for stage in STAGES if stage in totals}
+
+    def retrievals(self) -> list[Span]:
+        """Return the topmost retrievers, in the order in which they started."""
+        return [span for root in self.roots for span in root.retrievals()]
 
     def on_retriever_start(
         self,
@@ -107,7 +149,7 @@ class Trace(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """Open a span for a retriever."""
-        self._open(Span(name or "retriever", _tag(tags), query, 0.0), run_id, parent_run_id)
+        self._open(Span(name or "retriever", "", query, 0.0), run_id, parent_run_id, tags)
 
     def on_retriever_end(
         self, documents: Sequence[Document], *, run_id: UUID, **kwargs: Any
@@ -131,8 +173,9 @@ class Trace(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """Open a span for a rewriter or another runnable."""
-        span = Span(name or "runnable", _tag(tags), str(inputs), 0.0, is_retriever=False)
-        self._open(span, run_id, parent_run_id)
+        text = inputs if isinstance(inputs, str) else ""
+        span = Span(name or "runnable", "", text, 0.0, is_retriever=False)
+        self._open(span, run_id, parent_run_id, tags)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Close a runnable's span."""
@@ -154,8 +197,23 @@ class Trace(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """Open a span for a chat model."""
-        span = Span(name or "chat model", _tag(tags), "", 0.0, is_retriever=False)
-        self._open(span, run_id, parent_run_id)
+        span = Span(name or "chat model", "", "", 0.0, is_retriever=False)
+        self._open(span, run_id, parent_run_id, tags)
+
+    def on_llm_start(
+        self,
+        serialized: Any,
+        prompts: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Open a span for a language model that completes text."""
+        span = Span(name or "language model", "", "", 0.0, is_retriever=False)
+        self._open(span, run_id, parent_run_id, tags)
 
     def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Close a model's span."""
@@ -165,11 +223,15 @@ class Trace(BaseCallbackHandler):
         """Close a model's span with what it raised."""
         self._close(run_id, error=error)
 
-    def _open(self, span: Span, run_id: UUID, parent_run_id: UUID | None) -> None:
+    def _open(
+        self, span: Span, run_id: UUID, parent_run_id: UUID | None, tags: list[str] | None
+    ) -> None:
         with self._lock:
             self._spans[run_id] = span
             parent = self._spans.get(parent_run_id) if parent_run_id else None
             (parent.children if parent else self.roots).append(span)
+        span.tags = list(tags or [])
+        span.tag = _tag(span.tags, parent.tags) if parent else ""
         span.start = time.perf_counter()
 
     def _close(
@@ -177,16 +239,26 @@ class Trace(BaseCallbackHandler):
         run_id: UUID,
         documents: list[Document] | None = None,
         error: BaseException | None = None,
-    ) -> None:
-        if span := self._spans.get(run_id):
-            span.end = time.perf_counter()
-            span.documents, span.error = documents or [], error
+    ) -> Span | None:
+        """Close a span and return it; None if it was never opened here."""
+        end = time.perf_counter()
+        with self._lock:
+            span = self._spans.pop(run_id, None)
+        if span:
+            span.end, span.documents, span.error = end, documents or [], error
+        return span
 
 
-def _tag(tags: Iterable[str] | None) -> str:
-    # A parent's tag comes last; LangChain puts inherited ones before it and seq:step:1 beside it.
-    own = [tag for tag in tags or [] if ":" not in tag]
-    return own[-1] if own else ""
+def _tag(tags: Sequence[str], parent_tags: Sequence[str]) -> str:
+    """Return which of a child's tags is its parent's name for it.
+
+    The others are the caller's, which all below inherit, the child's own, and LangChain's, such as
+    `seq:step:1`.
+    """
+    if known := [tag for tag in tags if _CHILD_TAG.fullmatch(tag)]:
+        return known[-1]
+    own = [tag for tag in tags if ":" not in tag and tag not in parent_tags]
+    return own[0] if own else ""
 
 
 def _covered(spans: Sequence[Span]) -> float:
@@ -198,14 +270,23 @@ def _covered(spans: Sequence[Span]) -> float:
     return 1000 * total
 
 
-def _add_stage_times(span: Span, totals: dict[Stage, float]) -> None:
-    if span.stage == "rewriting" or not span.children:
-        totals[span.stage] += span.milliseconds
-        return
-    totals[span.stage] += span.own_milliseconds
-    # Children that run side by side share the time they cover; the slowest child tells the story.
-    composites = [child for child in span.children if child.children or not child.is_retriever]
-    leaves = [child for child in span.children if child not in composites]
-    totals["retrieval"] += _covered(leaves) if leaves else 0.0
-    for child in composites:
-        _add_stage_times(child, totals)
+class _RunningTime(NamedTuple):
+    span: Span
+    parent: Span | None
+    stage: Stage
+    start: float
+    end: float
+
+
+def _running_times(
+    span: Span, parent: _RunningTime | None, low: float, high: float
+) -> Iterator[_RunningTime]:
+    """Yield the running times of a span and of all below it, each within its parent's."""
+    start = min(max(span.start, low), high)
+    end = max(start, min(span.end or high, high))
+    rewriting = parent is not None and parent.stage == "rewriting"
+    stage: Stage = "rewriting" if rewriting else span.stage
+    own = _RunningTime(span, parent and parent.span, stage, start, end)
+    yield own
+    for child in span.children:
+        yield from _running_times(child, own, start, end)

@@ -20,11 +20,11 @@ from .documents import (
     Key,
     OnError,
     ainvoke_children,
+    by_key,
     check_count,
     check_query,
     check_weights,
     document_key,
-    first_by_key,
     invoke_children,
     latest_score,
     merge_by_score,
@@ -148,7 +148,7 @@ def adaptive_fusion(
         ValueError: For unfit weights, or a document without a finite score.
     """
     weights = check_weights(weights, len(lists))
-    found = [first_by_key(documents, key) for documents in lists]
+    found = by_key(lists, key)
     scales = [common_scale(documents) for documents in found]
     shares = [w * t for w, t in zip(weights, trust(query, found), strict=True)]
     total = sum(shares) or 1.0

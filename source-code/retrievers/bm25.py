@@ -468,7 +468,7 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
     def full_match(self, query: Sequence[str]) -> float:
         """Return the score that no document can exceed: every query token repeated without end."""
         never_seen = math.log(1 + (self.corpus_size + 0.5) / 0.5)
-        return (self.k1 + 1) * sum(self.idf.get(term, never_seen) for term in query)
+        return float((self.k1 + 1) * sum(self.idf.get(term, never_seen) for term in query))
 
     def corpus(self) -> list[Any]:
         """Return the tokens of each document."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import operator
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -58,14 +58,47 @@ def document_key(document: Document) -> tuple[str, ...]:
     return ("source", str(source), "text", document.page_content)
 
 
-def first_by_key(
-    documents: Iterable[Document], key: Key = document_key
-) -> dict[Hashable, Document]:
-    """Return the documents by their keys; of several with one key the first stays, in its place."""
-    first: dict[Hashable, Document] = {}
-    for document in documents:
-        first.setdefault(key(document), document)
-    return first
+def keys_of(lists: Sequence[Sequence[Document]], key: Key = document_key) -> list[list[Hashable]]:
+    """Return the key of every document of several lists, so that equal documents share one.
+
+    A vector store gives its documents ids, and a keyword index built from the same texts may have
+    none. So by `document_key` alone, nothing would ever be found by both. A document without an id
+    takes the key of one with an id when text, source and position are the same. A `key` of the
+    caller's own is applied as it is.
+    """
+    keys = [[key(document) for document in documents] for documents in lists]
+    if key is not document_key:
+        return keys
+    identified: dict[Hashable, Hashable] = {}
+    missing = False
+    for documents, names in zip(lists, keys):
+        for document, name in zip(documents, names):
+            if name[0] == "id":  # type: ignore[index]
+                identified.setdefault(_content(document), name)
+            else:
+                missing = True
+    if not (missing and identified):
+        return keys
+    return [
+        [
+            name if name[0] == "id" else identified.get(_content(document), name)  # type: ignore[index]
+            for document, name in zip(documents, names)
+        ]
+        for documents, names in zip(lists, keys)
+    ]
+
+
+def by_key(
+    lists: Sequence[Sequence[Document]], key: Key = document_key
+) -> list[dict[Hashable, Document]]:
+    """Return each list's documents by their keys; of several with one key the first stays."""
+    found: list[dict[Hashable, Document]] = []
+    for documents, names in zip(lists, keys_of(lists, key)):
+        first: dict[Hashable, Document] = {}
+        for document, name in zip(documents, names):
+            first.setdefault(name, document)
+        found.append(first)
+    return found
 
 
 def copied(document: Document) -> Document:
@@ -191,12 +224,23 @@ def filter_function(filter: Filter | None) -> Callable[[Document], bool]:
 
 
 def check_query(query: object) -> str:
-    """Return the query, or raise `TypeError` if it is not a string."""
+    """Return the query.
+
+    Raises:
+        TypeError: If it is not a string.
+        ValueError: If it holds bytes that are not text, as from a terminal of another encoding.
+    """
     if not isinstance(query, str):
         raise TypeError(
             f"A query must be a string, got {type(query).__name__}. "
             "In a chain, pass the question alone, for example itemgetter('question') | retriever."
         )
+    try:
+        query.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"The query {query!a} holds bytes that are not valid text. Send it as UTF-8."
+        ) from None
     return query
 
 
@@ -412,6 +456,12 @@ def _compare(actual: Any, comparison: str, operand: Any) -> bool:
     kinds = {type(actual), type(operand)}
     comparable = kinds == {str} or kinds <= {int, float}
     return comparable and bool(_ORDER[comparison](actual, operand))
+
+
+def _content(document: Document) -> tuple[Hashable, ...]:
+    metadata = document.metadata
+    places = [str(metadata.get(name)) for name in ("source", *POSITION_KEYS)]
+    return (*places, document.page_content)
 
 
 def _copied_value(value: Any) -> Any:

@@ -18,11 +18,11 @@ from .documents import (
     Key,
     OnError,
     ainvoke_children,
+    by_key,
     check_count,
     check_query,
     check_weights,
     document_key,
-    first_by_key,
     invoke_children,
     merge_by_score,
 )
@@ -126,8 +126,9 @@ def reciprocal_rank_fusion(
     """
     scores: dict[Hashable, float] = defaultdict(float)
     copies: dict[Hashable, list[Document]] = defaultdict(list)
-    for documents, weight in zip(lists, check_weights(weights, len(lists)), strict=True):
-        for rank, (name, document) in enumerate(first_by_key(documents, key).items(), start=1):
+    weights = check_weights(weights, len(lists))
+    for documents, weight in zip(by_key(lists, key), weights, strict=True):
+        for rank, (name, document) in enumerate(documents.items(), start=1):
             scores[name] += weight / (k + rank)
             copies[name].append(document)
     return merge_by_score(copies, scores, "rrf_score", top_n)

@@ -27,10 +27,10 @@ from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_vali
 from .documents import (
     Key,
     OnError,
+    by_key,
     check_count,
     check_query,
     document_key,
-    first_by_key,
     merge_by_score,
     merge_copies,
 )
@@ -245,8 +245,8 @@ class MultiQueryRetriever(BaseRetriever):
             raise failures[0]
         copies: dict[Hashable, list[Document]] = {}
         scores: dict[Hashable, float] = {}
-        for documents in (answer for answer in answers if not isinstance(answer, Exception)):
-            found = first_by_key(documents, self.key)
+        lists = [answer for answer in answers if not isinstance(answer, Exception)]
+        for found in by_key(lists, self.key):
             for rank, (name, document) in enumerate(found.items(), start=1):
                 copies.setdefault(name, []).append(document)
                 scores[name] = scores.get(name, 0.0) + 1 / (RRF_K + rank)

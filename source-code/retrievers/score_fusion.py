@@ -25,6 +25,7 @@ from .documents import (
     check_weights,
     document_key,
     invoke_children,
+    keys_of,
     latest_score,
     merge_by_score,
 )
@@ -163,12 +164,12 @@ def convex_combination(
     list_names = list_names or [f"list {number}" for number in range(1, len(lists) + 1)]
     fused: dict[Hashable, float] = defaultdict(float)
     copies: dict[Hashable, list[Document]] = defaultdict(list)
-    for documents, weight, score_name, list_name in zip(
-        lists, weights, score_names, list_names, strict=True
+    for documents, names, weight, score_name, list_name in zip(
+        lists, keys_of(lists, key), weights, score_names, list_names, strict=True
     ):
         scores: dict[Hashable, float] = {}
-        for document in documents:
-            name, score = key(document), _score(document, score_name, list_name)
+        for document, name in zip(documents, names):
+            score = _score(document, score_name, list_name)
             scores[name] = max(score, scores.get(name, score))
             copies[name].append(document)
         for name, score in min_max(scores).items():
