@@ -239,6 +239,8 @@ def evaluate(
     if json_file is not None:
         _write_json(json_file, figures)
     out.print(lab.table(figures))
+    if differences := lab.comparison_table(figures):
+        out.print(differences)
     out.print(lab.stage_table(figures))
     if kinds := lab.kind_table(figures):
         out.print(kinds)

@@ -86,38 +86,41 @@ def table(figures: dict[str, Any]) -> Table:
         + (f", peak memory {peak:.0f} MB" if peak else "")
     )
     rows = figures["patterns"]
-    metrics = list(rows[0]["metrics"])
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
-    shown.add_column("pattern", no_wrap=True)
-    for metric in metrics:
-        shown.add_column(metric, justify="right", no_wrap=True)
-    shown.add_column(f"against {figures['baseline']}", no_wrap=True)
-    for name in ("ms p50", "p95"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    shown = _table(title, *rows[0]["metrics"], "ms p50", "ms p95")
     for row in rows:
         total = row["milliseconds"]["total"]
         shown.add_row(
             row["pattern"],
-            *(f"{row['metrics'][metric]:.3f}" for metric in metrics),
-            _difference(row.get("against_baseline")),
+            *(f"{value:.3f}" for value in row["metrics"].values()),
             f"{total['p50']:.1f}",
             f"{total['p95']:.1f}",
         )
     return shown
 
 
+def comparison_table(figures: dict[str, Any]) -> Table | None:
+    """Show how far nDCG@10 is from the first pattern's; None where there is only one pattern."""
+    rows = [row for row in figures["patterns"] if "against_baseline" in row]
+    if not rows:
+        return None
+    title = f"nDCG@10 against {figures['baseline']}, paired bootstrap"
+    shown = _table(title, "difference", "95 % interval", "")
+    for row in rows:
+        comparison = row["against_baseline"]
+        low, high = comparison["low"], comparison["high"]
+        shown.add_row(
+            row["pattern"],
+            f"{comparison['difference']:+.3f}",
+            f"{low:+.3f} to {high:+.3f}",
+            "" if low > 0 or high < 0 else "no difference shown",
+        )
+    return shown
+
+
 def stage_table(figures: dict[str, Any]) -> Table:
     """Show the milliseconds of each stage, median and 95th percentile, and the index seconds."""
-    shown = Table(
-        title="Milliseconds a query, p50 / p95; query embedding not included",
-        title_justify="left",
-        box=box.SIMPLE,
-        pad_edge=False,
-    )
-    shown.add_column("pattern", no_wrap=True)
-    for stage in STAGES:
-        shown.add_column(stage, justify="right", no_wrap=True)
-    shown.add_column("index s", justify="right", no_wrap=True)
+    title = "Milliseconds a query, p50 / p95; query embedding not included"
+    shown = _table(title, *STAGES, "index s")
     for row in figures["patterns"]:
         times = row["milliseconds"]
         shown.add_row(
@@ -136,19 +139,15 @@ def kind_table(figures: dict[str, Any]) -> Table | None:
     rows = figures["patterns"]
     if "kinds" not in rows[0]:
         return None
-    shown = Table(title="nDCG@10 by kind", title_justify="left", box=box.SIMPLE, pad_edge=False)
-    shown.add_column("pattern", no_wrap=True)
-    for kind in rows[0]["kinds"]:
-        shown.add_column(kind, justify="right", no_wrap=True)
+    shown = _table("nDCG@10 by kind of question", *rows[0]["kinds"])
     for row in rows:
         shown.add_row(row["pattern"], *(f"{value:.3f}" for value in row["kinds"].values()))
     return shown
 
 
-def _difference(comparison: dict[str, float] | None) -> str:
-    """Say a difference with its interval, and whether it is one."""
-    if comparison is None:
-        return ""
-    low, high = comparison["low"], comparison["high"]
-    text = f"{comparison['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
-    return text if low > 0 or high < 0 else f"{text} no difference shown"
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table.add_column("pattern", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
