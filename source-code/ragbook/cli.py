@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -36,6 +37,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Ask questions of a folder of text, compare retrieval patterns, copy retrievers.",
 )
+REPEATS = 5
+"""How often `compare` repeats a search to time it."""
+
 NARROW_TERMINAL = 70
 """Columns below which the table of passages shows the last score only."""
 
@@ -167,7 +171,10 @@ def compare(
     profile: ProfileOption = None,
     as_json: Json = False,
 ) -> None:
-    """Show what each pattern finds for a question, rank by rank, with scores and milliseconds."""
+    """Show what each pattern finds for a question, rank by rank, with scores and milliseconds.
+
+    Times are the median of a few repeats, with models loaded and caches warm.
+    """
     _check_question(question)
     from ragbook.patterns import PATTERNS
 
@@ -176,10 +183,13 @@ def compare(
     with _busy("Comparing the patterns"):
         for name in PATTERNS:
             retriever = patterns.retriever(name, top_n)
-            retriever.invoke(patterns.texts[0])  # so that no pattern is timed while models load
-            start = time.perf_counter()
-            documents = retriever.invoke(question)
-            results[name] = (1000 * (time.perf_counter() - start), documents)
+            documents = retriever.invoke(question)  # loads models and fills caches, untimed
+            times = []
+            for _ in range(REPEATS):
+                start = time.perf_counter()
+                retriever.invoke(question)
+                times.append(1000 * (time.perf_counter() - start))
+            results[name] = (statistics.median(times), documents)
     if as_json:
         _print_json(
             {

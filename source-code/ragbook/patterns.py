@@ -12,21 +12,18 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import VectorStore
 
 from ragbook.profiles import Profile
+from ragbook.settings import Settings
 from ragbook.vectorstore import build_vectorstore
 from retrievers.adaptive_fusion import AdaptiveFusionRetriever
 from retrievers.bm25 import BM25Retriever
 from retrievers.dense import DenseRetriever
+from retrievers.ensemble import RRFEnsembleRetriever
 from retrievers.multi_query import MultiQueryRetriever
 from retrievers.rerank import RerankRetriever
+from retrievers.score_fusion import ScoreFusionRetriever
 
 Pattern = Literal["naive", "reranked", "hybrid", "multi-query", "stacked"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
-
-DEPTH = 100
-"""How many passages each search hands to a fusion, which judges a list by its lower half."""
-
-CANDIDATES = 30
-"""How many passages a first stage hands to the cross-encoder, whose cost grows with them."""
 
 NARROW = 3
 """How many passages the chat model reads."""
@@ -42,6 +39,7 @@ class Patterns:
         passages: The passages to search, with ids.
         profile: Which models run.
         vectorstore: A store that already holds the passages; default: a new Chroma collection.
+        settings: Fusion, weights, depths and so on, such as `rag tune` finds.
     """
 
     def __init__(
@@ -49,9 +47,11 @@ class Patterns:
         passages: Sequence[Document],
         profile: Profile,
         vectorstore: VectorStore | None = None,
+        settings: Settings = Settings(),  # noqa: B008  # it is immutable
     ) -> None:
         self.passages = list(passages)
         self.profile = profile
+        self.settings = settings
         self._given_vectorstore = vectorstore
 
     def retriever(self, pattern: Pattern, top_n: int = NARROW) -> BaseRetriever:
@@ -64,24 +64,25 @@ class Patterns:
         Raises:
             ValueError: If there is no such pattern, or `top_n` is below 1.
         """
+        depth, candidates = self.settings.depth, max(self.settings.candidates, top_n)
         match pattern:
             case "naive":
                 return self.dense(top_n)
             case "reranked":
-                return self._rerank(self.dense(max(CANDIDATES, top_n)), top_n)
+                return self._rerank(self.dense(candidates), top_n)
             case "hybrid":
                 return self.hybrid(top_n)
             case "multi-query":
                 return MultiQueryRetriever(
-                    retriever=self.dense(DEPTH),
+                    retriever=self.dense(depth),
                     # Rewriters that need no model borrow words from what BM25 finds: measured
                     # better than from dense results (benchmarks/feedback_quality.py).
-                    llm=self.profile.query_rewriter(self.keyword(DEPTH), self.texts),
+                    llm=self.profile.query_rewriter(self.keyword(depth), self.texts),
                     fusion="rrf",
                     top_n=top_n,
                 )
             case "stacked":
-                return self._rerank(self.hybrid(max(CANDIDATES, top_n)), top_n)
+                return self._rerank(self.hybrid(candidates), top_n)
         raise ValueError(f"There is no pattern {pattern!r}. Choose from {', '.join(PATTERNS)}.")
 
     def dense(self, k: int) -> DenseRetriever:
@@ -92,12 +93,19 @@ class Patterns:
         """Search by words: the `k` passages that BM25 ranks first."""
         return self._bm25.model_copy(update={"k": k})
 
-    def hybrid(self, top_n: int) -> AdaptiveFusionRetriever:
+    def hybrid(self, top_n: int) -> BaseRetriever:
         """Search by meaning and by words, and fuse both lists to `top_n` passages."""
-        depth = max(DEPTH, top_n)
-        return AdaptiveFusionRetriever(
-            retrievers=[self.dense(depth), self.keyword(depth)], top_n=top_n
-        )
+        depth = max(self.settings.depth, top_n)
+        searches, weights = [self.dense(depth), self.keyword(depth)], self.settings.weights
+        match self.settings.fusion:
+            case "adaptive":
+                return AdaptiveFusionRetriever(retrievers=searches, weights=weights, top_n=top_n)
+            case "score":
+                return ScoreFusionRetriever(retrievers=searches, weights=weights, top_n=top_n)
+            case "rrf":
+                return RRFEnsembleRetriever(
+                    retrievers=searches, weights=weights, k=self.settings.rrf_k, top_n=top_n
+                )
 
     @property
     def texts(self) -> list[str]:
@@ -105,10 +113,11 @@ class Patterns:
         return [passage.page_content for passage in self.passages]
 
     def _rerank(self, base: BaseRetriever, top_n: int) -> RerankRetriever:
+        weight = self.settings.first_stage_weight
         return RerankRetriever(
             base_retriever=base,
             cross_encoder=self._cross_encoder,
-            first_stage_weight=self.profile.first_stage_weight,
+            first_stage_weight=self.profile.first_stage_weight if weight is None else weight,
             top_n=top_n,
         )
 
@@ -122,7 +131,7 @@ class Patterns:
 
     @cached_property
     def _bm25(self) -> BM25Retriever:
-        return BM25Retriever.from_documents(self.passages)
+        return BM25Retriever.from_documents(self.passages, bm25_params=self.settings.bm25_params)
 
     @cached_property
     def _cross_encoder(self) -> BaseCrossEncoder:
