@@ -88,6 +88,11 @@ class Span:
             return [self]
         return [found for child in self.children for found in child.retrievals()]
 
+    def staged(self) -> list[tuple[Stage, Span]]:
+        """Return this span and all below it, each with its stage."""
+        runs = _running_times(self, None, self.start, self.start)
+        return [(run.stage, run.span) for run in runs]
+
     def stage_milliseconds(self) -> dict[Stage, float]:
         """Return how long each stage took. The stages add up to `milliseconds`.
 
