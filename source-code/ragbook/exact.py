@@ -11,6 +11,9 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from numpy.typing import NDArray
 
+ROUNDING = 1e-5
+"""More than float32 can be off by in a cosine."""
+
 
 class ExactVectorStore(VectorStore):
     """Search by cosine over a matrix in memory. Results are the same on every run and machine.
@@ -26,7 +29,7 @@ class ExactVectorStore(VectorStore):
     def __init__(self, documents: Sequence[Document], vectors: Any, embedding: Embeddings) -> None:
         self._documents = list(documents)
         self._embedding = embedding
-        matrix = np.asarray(vectors, dtype=np.float32).reshape(len(self._documents), -1)
+        matrix = np.array(vectors, dtype=np.float32, ndmin=2)
         norms = np.linalg.norm(matrix, axis=1, keepdims=True)
         self._matrix = matrix / np.where(norms > 0, norms, 1)
 
@@ -58,8 +61,12 @@ class ExactVectorStore(VectorStore):
         if not self._documents:
             return []
         vector = np.asarray(embedding, dtype=np.float32)
-        scores = self._matrix @ (vector / (np.linalg.norm(vector) or 1))
-        return [(self._documents[n], float(scores[n])) for n in _best(scores, k)]
+        unit = vector / (np.linalg.norm(vector) or 1)
+        numbers = _candidates(self._matrix @ unit, k)
+        # The product by BLAS rounds equal rows apart at some places of the matrix; this does not.
+        scores = np.einsum("ij,j->i", self._matrix[numbers], unit)
+        best = np.argsort(-scores, kind="stable")[:k]
+        return [(self._documents[numbers[n]], float(scores[n])) for n in best]
 
     def similarity_search_with_score(
         self, query: str, k: int = 4, **kwargs: Any
@@ -76,10 +83,9 @@ class ExactVectorStore(VectorStore):
         return float  # the score is the cosine already
 
 
-def _best(scores: NDArray[Any], k: int) -> NDArray[np.intp]:
-    if k < len(scores):
-        threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
-        candidates = np.flatnonzero(scores >= threshold)
-    else:
-        candidates = np.arange(len(scores))
-    return candidates[np.argsort(-scores[candidates], kind="stable")[:k]]
+def _candidates(scores: NDArray[Any], k: int) -> NDArray[np.intp]:
+    """Return where the `k` highest scores are, and all that rounding may have put below them."""
+    if k >= len(scores):
+        return np.arange(len(scores))
+    threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+    return np.flatnonzero(scores >= threshold - ROUNDING)
