@@ -22,7 +22,9 @@ class Fixed(Embeddings):
 
 
 def store(*texts: str) -> ExactVectorStore:
-    return ExactVectorStore.from_texts(list(texts), Fixed(), ids=[f"d{n}" for n in range(len(texts))])
+    return ExactVectorStore.from_texts(
+        list(texts), Fixed(), ids=[f"d{n}" for n in range(len(texts))]
+    )
 
 
 def ids(found: list[tuple[object, float]]) -> list[object]:

@@ -214,7 +214,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _new_id(row: dict[str, Any], known: dict[str, Any], place: str) -> str:
     identifier = row.get("_id")
-    if isinstance(identifier, int):
+    if isinstance(identifier, int) and not isinstance(identifier, bool):
         identifier = str(identifier)
     if not isinstance(identifier, str) or not identifier.strip():
         raise CollectionError(f'{place}: "_id" must be a string, got {identifier!r}.')
