@@ -50,7 +50,7 @@ def test_the_python_of_the_readme_works() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
-    assert "blue heron" in run.stdout
+    assert "birds#2" in run.stdout
 
 
 def test_everything_the_readme_names_is_there() -> None:
