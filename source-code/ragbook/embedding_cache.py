@@ -110,16 +110,22 @@ class CachedEmbeddings(Embeddings):
     def _database(self) -> Iterator[sqlite3.Connection]:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # caught here alone: later it may be the model's
+            raise self._unusable(error) from error
+        try:
             with closing(sqlite3.connect(self._path, timeout=60)) as database:
                 database.execute(
                     "CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB)"
                 )
                 yield database
-        except (sqlite3.Error, OSError) as error:
-            raise EmbeddingCacheError(
-                f"The embedding cache {self._path} cannot be used ({error}). Delete that file, or "
-                "set RAG_CACHE to a folder that can be written to."
-            ) from error
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: Exception) -> EmbeddingCacheError:
+        return EmbeddingCacheError(
+            f"The embedding cache {self._path} cannot be used ({error}). Delete that file, or "
+            "set RAG_CACHE to a folder that can be written to."
+        )
 
 
 def _read(database: sqlite3.Connection, keys: dict[str, bytes]) -> dict[str, np.ndarray]:
