@@ -228,6 +228,9 @@ def evaluate(
     save_runs: Annotated[
         Path | None, typer.Option(help="Also write each run to this folder, in TREC format.")
     ] = None,
+    plots: Annotated[
+        Path | None, typer.Option(help="Also draw quality.svg and frontier.svg into this folder.")
+    ] = None,
 ) -> None:
     """Measure patterns on a test collection: quality with intervals, and time by stage.
 
@@ -248,6 +251,12 @@ def evaluate(
             write_run(result.run, save_runs / f"{name}.trec", result.pattern)
     if json_file is not None:
         _write_json(json_file, figures)
+    if plots is not None:
+        from ragbook.plots import frontier_plot, quality_plot, save_svg
+
+        about = f"of the patterns on {collection.name}"
+        save_svg(quality_plot(figures), plots / "quality.svg", f"Quality {about}")
+        save_svg(frontier_plot(figures), plots / "frontier.svg", f"Quality against time {about}")
     out.print(lab.table(figures))
     if differences := lab.comparison_table(figures):
         out.print(differences)

@@ -1,0 +1,226 @@
+"""The book's figures: one colour a stage, readable on light and dark pages, written as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from langchain_core.documents import Document
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by colour-blind readers, those of middling lightness: each has
+# a contrast of at least 3 : 1 on white and on the book's dark background.
+COLOURS = {
+    "naive": "#0a7ec2",
+    "reranked": "#c2569b",
+    "hybrid": "#0a9470",
+    "multi-query": "#b07d00",
+    "stacked": "#d4580a",
+}
+"""A colour for each pattern."""
+
+GREY = "#808080"
+MARKERS = dict(zip(COLOURS, "os^Dv"))
+
+
+def quality_plot(figures: dict[str, Any], metric: str = "nDCG@10") -> Figure:
+    """Draw each pattern's quality, and its difference to the baseline with the 95 % interval.
+
+    Args:
+        figures: What `evaluation.summary` returns.
+        metric: The metric of the left panel; the intervals are those of nDCG@10.
+    """
+    rows = figures["patterns"]
+    figure, (left, right) = _figure(1, 2, width=8.0, height=0.5 * len(rows) + 1.2)
+    places = np.arange(len(rows))[::-1]
+    for place, row in zip(places, rows):
+        colour = COLOURS.get(row["pattern"], GREY)
+        value = row["metrics"][metric]
+        left.barh(place, value, color=colour, height=0.6)
+        left.text(value, place, f" {value:.3f}", va="center", color=GREY, fontsize=9)
+        if comparison := row.get("against_baseline"):
+            middle, low, high = (comparison[name] for name in ("difference", "low", "high"))
+            right.plot([low, high], [place, place], color=colour, linewidth=2.5)
+            right.plot(middle, place, "o", color=colour)
+    left.set_yticks(places, [row["pattern"] for row in rows])
+    left.set_xlim(0, 1.12 * max(row["metrics"][metric] for row in rows))
+    left.set_xlabel(metric)
+    right.axvline(0, color=GREY, linewidth=1)
+    right.set_yticks([])
+    right.set_ylim(left.get_ylim())
+    right.set_xlabel(f"nDCG@10 against {figures['baseline']}, 95 % interval")
+    return figure
+
+
+def frontier_plot(figures: dict[str, Any], metric: str = "nDCG@10") -> Figure:
+    """Draw quality against time. A line joins the patterns that no other beats in both.
+
+    Args:
+        figures: What `evaluation.summary` returns.
+        metric: The quality.
+    """
+    rows = figures["patterns"]
+    figure, axes = _figure(1, 1, width=6.0, height=3.6)
+    points = [
+        (row["milliseconds"]["total"]["p50"], row["metrics"][metric], row["pattern"])
+        for row in rows
+    ]
+    best, frontier = -np.inf, []
+    for milliseconds, quality, _ in sorted(points, key=lambda point: (point[0], -point[1])):
+        if quality > best:
+            best = quality
+            frontier.append((milliseconds, quality))
+    axes.plot(*zip(*frontier), color=GREY, linewidth=1, zorder=1)
+    for milliseconds, quality, pattern in points:
+        colour, marker = COLOURS.get(pattern, GREY), MARKERS.get(pattern, "o")
+        axes.plot(milliseconds, quality, marker, color=colour, markersize=8)
+        axes.annotate(
+            pattern, (milliseconds, quality), (7, -11), textcoords="offset points", color=colour
+        )
+    axes.set_xscale("log")
+    axes.set_xlabel("median milliseconds a query, embedding not included (log scale)")
+    axes.set_ylabel(metric)
+    axes.margins(x=0.25, y=0.2)
+    return figure
+
+
+def rank_flow_plot(
+    stages: Sequence[tuple[str, Sequence[str]]], shown: int = 8, highlight: Sequence[str] = ()
+) -> Figure:
+    """Draw where each passage stood after every stage, best on top.
+
+    Args:
+        stages: Name of the stage and the ids it returned, best first, in the order of the flow.
+        shown: How many ranks to draw; what stood lower comes in from below.
+        highlight: Ids to draw in colour, such as the relevant ones; default: those of the last
+            stage's first three.
+    """
+    marked = list(highlight) or list(stages[-1][1][:3])
+    figure, axes = _figure(1, 1, width=1.7 * len(stages) + 2.2, height=0.42 * shown + 1.0)
+    ids = list(dict.fromkeys(i for _, ranked in stages for i in ranked[:shown]))
+    palette = list(COLOURS.values())
+    for identifier in ids:
+        heights = [
+            min(list(ranked).index(identifier) + 1, shown + 1)
+            if identifier in ranked
+            else shown + 1
+            for _, ranked in stages
+        ]
+        on = identifier in marked
+        colour = palette[marked.index(identifier) % len(palette)] if on else GREY
+        alpha = 1.0 if on else 0.45
+        axes.plot(heights, color=colour, alpha=alpha, linewidth=2.5 if on else 1, zorder=1 + on)
+        for number, height in enumerate(heights):
+            if height <= shown:
+                axes.plot(number, height, "o", color=colour, alpha=alpha, markersize=7 if on else 4)
+        if heights[-1] <= shown:
+            text = (len(stages) - 0.9, heights[-1])
+            axes.text(*text, identifier, va="center", color=colour, fontsize=9)
+    axes.set_xticks(range(len(stages)), [name for name, _ in stages])
+    axes.set_yticks(range(1, shown + 1))
+    axes.set_ylim(shown + 0.8, 0.5)
+    axes.set_xlim(-0.2, len(stages) + 0.5)
+    axes.set_ylabel("rank")
+    axes.spines["bottom"].set_visible(False)
+    return figure
+
+
+def map_plot(
+    documents: Sequence[Document],
+    vectors: Sequence[Sequence[float]],
+    question: str,
+    question_vector: Sequence[float],
+    found: Sequence[str] = (),
+) -> Figure:
+    """Draw passages and a question on the plane that keeps most of the vectors' spread.
+
+    Args:
+        documents: The passages; those of one source share a colour.
+        vectors: Their embeddings, shape (passages, dimensions).
+        question: The question, drawn as a star and written above.
+        question_vector: Its embedding.
+        found: Ids to ring, such as those that a search returned.
+    """
+    points, query_point = _plane(np.asarray(vectors, float), np.asarray(question_vector, float))
+    figure, axes = _figure(1, 1, width=6.4, height=4.6)
+    sources = list(dict.fromkeys(str(d.metadata.get("source", "")) for d in documents))
+    for source, colour, marker in zip(sources, cycle(COLOURS.values()), cycle("o^sDv")):
+        chosen = [n for n, d in enumerate(documents) if str(d.metadata.get("source", "")) == source]
+        axes.plot(*points[chosen].T, marker, color=colour, alpha=0.8, label=source, linestyle="")
+    ringed = [number for number, document in enumerate(documents) if document.id in found]
+    axes.plot(
+        *points[ringed].T,
+        "o",
+        markersize=13,
+        markerfacecolor="none",
+        markeredgecolor=GREY,
+        linestyle="",
+    )
+    axes.plot(*query_point, "*", color=GREY, markersize=16)
+    axes.set_title(question, color=GREY, fontsize=10)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.legend(
+        frameon=False, labelcolor=GREY, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=4
+    )
+    return figure
+
+
+def save_svg(figure: Figure, path: Path, description: str) -> None:
+    """Write a figure as SVG: transparent, the same bytes each time, with a title for readers who
+    cannot see it."""
+    from matplotlib import rc_context
+    from matplotlib.pyplot import close
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
+        figure.savefig(
+            path, format="svg", transparent=True, metadata={"Date": None, "Title": description}
+        )
+    close(figure)
+
+
+def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, Any]:
+    import matplotlib
+
+    matplotlib.use("Agg", force=False)
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(
+        rows, columns, figsize=(width, height), layout="constrained", squeeze=True
+    )
+    figure.patch.set_alpha(0)
+    for each in np.atleast_1d(axes):
+        _quiet(each)
+    return figure, axes
+
+
+def _quiet(axes: Axes) -> None:
+    """Draw the frame in a grey that shows on light and dark pages, and only where it is needed."""
+    axes.patch.set_alpha(0)
+    axes.tick_params(colors=GREY)
+    axes.xaxis.label.set_color(GREY)
+    axes.yaxis.label.set_color(GREY)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name in ("left", "bottom"))
+        spine.set_color(GREY)
+
+
+def _plane(
+    vectors: NDArray[np.float64], query: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Project onto the first two principal components of the passages."""
+    centre = vectors.mean(axis=0)
+    _, _, directions = np.linalg.svd(vectors - centre, full_matrices=False)
+    plane = directions[:2]
+    # The sign of a component is arbitrary: fix it, so that the picture is the same everywhere.
+    largest = np.abs(plane).argmax(axis=1)
+    plane = plane * np.sign(plane[np.arange(len(plane)), largest])[:, None]
+    return (vectors - centre) @ plane.T, (query - centre) @ plane.T

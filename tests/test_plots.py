@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from helpers import doc
+from ragbook.plots import (
+    COLOURS,
+    GREY,
+    frontier_plot,
+    map_plot,
+    quality_plot,
+    rank_flow_plot,
+    save_svg,
+)
+
+
+def figures(*patterns: str) -> dict[str, object]:
+    return {
+        "baseline": patterns[0],
+        "patterns": [
+            {
+                "pattern": name,
+                "metrics": {"nDCG@10": 0.5 + number / 10},
+                "milliseconds": {"total": {"p50": 10.0**number, "p95": 10.0**number}},
+                **(
+                    {"against_baseline": {"difference": 0.1, "low": 0.05, "high": 0.2}}
+                    if number
+                    else {}
+                ),
+            }
+            for number, name in enumerate(patterns)
+        ],
+    }
+
+
+STAGES = [("dense", ["a", "b", "c"]), ("BM25", ["c", "d"]), ("fusion", ["c", "a", "b"])]
+DOCUMENTS = [doc(name, id=name, source=source) for name, source in ("ax", "bx", "cy", "dy")]
+VECTORS = np.random.default_rng(0).normal(size=(4, 8))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: quality_plot(figures("naive", "hybrid")),
+        lambda: quality_plot(figures("naive")),
+        lambda: frontier_plot(figures("naive", "hybrid", "stacked")),
+        lambda: rank_flow_plot(STAGES),
+        lambda: map_plot(DOCUMENTS, VECTORS, "Where?", VECTORS[0], ["a"]),
+    ],
+)
+def test_a_figure_is_the_same_svg_each_time_with_a_title(draw: object, tmp_path: Path) -> None:
+    contents = []
+    for name in ("one", "two"):
+        save_svg(draw(), tmp_path / name / "figure.svg", "What it shows")  # type: ignore[operator]
+        contents.append((tmp_path / name / "figure.svg").read_bytes())
+    assert contents[0] == contents[1]
+    assert "What it shows" in "".join(ElementTree.fromstring(contents[0]).itertext())
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+@pytest.mark.parametrize("colour", [*COLOURS.values(), GREY])
+@pytest.mark.parametrize("background", ["#ffffff", "#121212"])
+def test_colours_show_on_light_and_dark_pages(colour: str, background: str) -> None:
+    # WCAG 2.2, non-text contrast: at least 3 : 1.
+    light, dark = sorted([luminance(colour), luminance(background)], reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 3
+
+
+def test_the_frontier_leaves_out_what_another_pattern_beats_in_both() -> None:
+    data = figures("naive", "hybrid", "stacked")
+    data["patterns"][1]["metrics"]["nDCG@10"] = 0.4  # type: ignore[index]
+    figure: Figure = frontier_plot(data)
+    line = figure.axes[0].lines[0]
+    assert list(line.get_xdata()) == [1.0, 100.0]
+
+
+def test_the_map_puts_a_question_where_its_vector_lies() -> None:
+    figure = map_plot(DOCUMENTS, VECTORS, "Where?", VECTORS[2])
+    lines = figure.axes[0].lines
+    star = next(line for line in lines if line.get_marker() == "*")
+    second_source = next(line for line in lines if line.get_label() == "y")
+    assert np.allclose(
+        [star.get_xdata()[0], star.get_ydata()[0]],
+        [second_source.get_xdata()[0], second_source.get_ydata()[0]],
+    )
