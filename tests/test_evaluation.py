@@ -28,7 +28,7 @@ from ragbook.evaluation import (
     timed,
     write_run,
 )
-from ragbook.lab import kind_table, stage_table, table
+from ragbook.lab import comparison_table, kind_table, stage_table, table
 from retrievers.ensemble import RRFEnsembleRetriever
 
 DISCOUNT = [1 / math.log2(rank + 1) for rank in range(1, 11)]
@@ -270,17 +270,18 @@ def test_a_summary_is_json_and_its_tables_show_it() -> None:
     assert hybrid["against_baseline"]["difference"] == pytest.approx(difference)
     # A kind without a judged question has no mean.
     assert hybrid["kinds"] == {"hard": 0, "plain": 1}
-    text = shown(table(figures), stage_table(figures), kind_table(figures))
+    text = shown(*(show(figures) for show in (table, comparison_table, stage_table, kind_table)))
     for expected in ("birds: 3 documents, 2 queries", "naive", "hybrid", "nDCG@10", "hit@3"):
         assert expected in text
     for expected in ("against naive", "fusion", "index s", "plain", "hard", f"{difference:+.3f}"):
         assert expected in text
 
 
-def test_without_kinds_there_is_no_table_of_kinds() -> None:
+def test_without_kinds_or_a_second_pattern_those_tables_are_left_out() -> None:
     collection = Collection("x", [KITE], {"q": "kite"}, {"q": {"k": 1}})
     figures = summary([evaluate_retriever("naive", searching(KITE), collection)], collection)
     assert kind_table(figures) is None
+    assert comparison_table(figures) is None
     assert "kinds" not in figures["patterns"][0]
 
 
@@ -295,7 +296,7 @@ def test_no_difference_is_shown_exactly_where_the_interval_holds_0(
         [evaluate_retriever(name, searching(KITE), tiny()) for name in ("naive", "hybrid")], tiny()
     )
     figures["patterns"][1]["against_baseline"] = {"difference": 0.02, "low": low, "high": high}
-    assert ("no difference shown" not in shown(table(figures))) == told
+    assert ("no difference shown" not in shown(comparison_table(figures))) == told
 
 
 def test_percentiles_memory_and_time() -> None:
