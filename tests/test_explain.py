@@ -1,0 +1,263 @@
+"""The explanation of one retrieval: as a tree that can be read, and as JSON lines."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableLambda
+from rich.console import Console
+
+from helpers import FailingRetriever, ListRetriever, doc, texts
+from ragbook.explain import Explanation, explain, json_lines, passages, tree
+from retrievers.bm25 import BM25Retriever
+from retrievers.ensemble import RRFEnsembleRetriever
+from retrievers.feedback import FeedbackQueryRewriter
+from retrievers.multi_query import MultiQueryRetriever
+from retrievers.rerank import RerankRetriever
+
+DOCUMENTS = [
+    doc("otter otter", "first.txt#1"),
+    doc("otter and beaver in the wide river", "second.txt#1"),
+    doc("a beaver", "third.txt#1"),
+]
+
+
+class ByLength(BaseCrossEncoder):
+    """Prefers long texts."""
+
+    def score(self, text_pairs: Any) -> list[float]:
+        return [float(len(text)) for _, text in text_pairs]
+
+
+def dense(*ids: str) -> ListRetriever:
+    """A search that finds these, as if by embeddings."""
+    by_id = {document.id: document for document in DOCUMENTS}
+    return ListRetriever(
+        documents=[
+            doc(by_id[name].page_content, name, retrieved_by=["dense"], dense_score=1 - n / 10)
+            for n, name in enumerate(ids)
+        ]
+    )
+
+
+def bm25() -> BM25Retriever:
+    return BM25Retriever.from_documents(DOCUMENTS)
+
+
+def hybrid() -> RRFEnsembleRetriever:
+    searches = [dense("third.txt#1", "second.txt#1", "first.txt#1"), bm25()]
+    return RRFEnsembleRetriever(retrievers=searches)
+
+
+def stacked() -> RerankRetriever:
+    return RerankRetriever(base_retriever=hybrid(), cross_encoder=ByLength())
+
+
+def multi_query() -> MultiQueryRetriever:
+    rewriter = RunnableLambda(lambda question: ["beaver", "river", "wide"])
+    return MultiQueryRetriever(retriever=bm25(), llm=rewriter, fusion="rrf")
+
+
+def shown(explanation: Explanation, width: int = 80, count: int = 5) -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    console.print(tree(explanation, count))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def line_of(text: str, part: str) -> str:
+    return " ".join(next(line for line in text.splitlines() if part in line).split())
+
+
+def test_a_fusion_tells_the_rank_in_each_child() -> None:
+    text = shown(explain(hybrid(), "otter"))
+    # By hand: dense has second 2nd and first 3rd, BM25 first 1st, second 2nd, and third nowhere.
+    # 1/62 + 1/62 < 1/63 + 1/61, by the thousandth.
+    assert "dense 3, bm25 1 -> 1" in line_of(text, "first.txt#1")
+    assert "dense 2, bm25 2 -> 2" in line_of(text, "second.txt#1")
+    assert "dense 1, bm25 - -> 3" in line_of(text, "third.txt#1")
+
+
+def test_a_rerank_tells_the_rank_and_score_before_and_after() -> None:
+    text = shown(explain(stacked(), "otter"))
+    assert "rrf 2 (0.032) -> 1 (34.000)" in line_of(text, "second.txt#1")
+    assert "rrf 1 (0.032) -> 2 (11.000)" in line_of(text, "first.txt#1")
+
+
+def test_a_multi_query_tells_the_wordings_and_which_found_a_passage() -> None:
+    text = shown(explain(multi_query(), "otter"))
+    assert "query_1 2, query_2 2, query_3 1, query_4 1 -> 1" in line_of(text, "second.txt#1")
+    assert "query_1 1 -> 2" in line_of(text, "first.txt#1")
+    for wording in ("“otter”", "“beaver”", "“river”", "“wide”"):
+        assert text.count(wording) == 1
+
+
+def test_children_stand_in_their_order_whichever_thread_was_first() -> None:
+    for _ in range(10):
+        text = shown(explain(multi_query(), "otter"))
+        places = [text.index(f" {tag} r") for tag in ("rewriter", "query_1", "query_2", "query_4")]
+        assert places == sorted(places)
+
+
+def test_bm25_tells_the_points_of_each_term_and_they_add_up() -> None:
+    explanation = explain(bm25(), "otter in the river")
+    found = passages(explanation, explanation.root)
+    assert [passage.document.id for passage in found] == ["second.txt#1", "first.txt#1"]
+    assert set(found[0].points) == {"otter", "river"}
+    for passage in found:
+        assert passage.score is not None
+        assert sum(passage.points.values()) == pytest.approx(passage.score[1])
+    assert "river" in line_of(shown(explanation), "second.txt#1")
+
+
+def test_the_points_are_those_of_the_wording_that_was_searched() -> None:
+    explanation = explain(multi_query(), "otter")
+    searched = {span.tag: span for _, span in explanation.root.walk()}
+    assert set(passages(explanation, searched["query_2"])[0].points) == {"beaver"}
+
+
+def test_two_indexes_are_not_mixed_up() -> None:
+    other = BM25Retriever.from_documents(DOCUMENTS[:2])
+    retriever = RRFEnsembleRetriever(retrievers=[bm25(), other])
+    explanation = explain(retriever, "otter")
+    for child in explanation.root.children:
+        assert all(not passage.points for passage in passages(explanation, child))
+    assert "retriever_1 1, retriever_2 1 -> 1" in shown(explanation)
+
+
+def test_a_search_that_found_nothing_is_named_by_its_tag() -> None:
+    retriever = RRFEnsembleRetriever(retrievers=[ListRetriever(documents=[]), bm25()])
+    assert "retriever_1 -, bm25 1 -> 1" in shown(explain(retriever, "otter"))
+
+
+def test_a_copy_without_an_id_is_the_same_passage() -> None:
+    without = ListRetriever(documents=[doc(DOCUMENTS[0].page_content, dense_score=0.5)])
+    retriever = RRFEnsembleRetriever(retrievers=[without, bm25()])
+    assert "dense 1, bm25 1 -> 1" in shown(explain(retriever, "otter"))
+
+
+@pytest.mark.parametrize("make", [bm25, hybrid, stacked, multi_query])
+@pytest.mark.parametrize("width", [80, 200])
+def test_it_fits_the_terminal(make: Any, width: int) -> None:
+    text = shown(explain(make(), "otter beaver"), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "first.txt#1" in text
+
+
+def test_long_ids_and_questions_are_folded_not_lost() -> None:
+    name = "folder/" * 8 + "file#1"
+    documents = [doc("otter", name)]
+    retriever = RRFEnsembleRetriever(
+        retrievers=[BM25Retriever.from_documents(documents), ListRetriever(documents=documents)]
+    )
+    text = shown(explain(retriever, "otter " * 40))
+    assert max(map(len, text.splitlines())) <= 80
+    joined = "".join(text.split())
+    assert text.count("otter") >= 40
+    assert "folder/" in joined
+
+
+def test_markup_and_control_characters_are_shown_as_text() -> None:
+    documents = [doc("otter", "[red]bold[/nothing]\x1b[31m#1")]
+    retriever = BM25Retriever.from_documents(documents)
+    text = shown(explain(retriever, "[bold]otter[/nothing] \x1b]0;title\x07"), 120)
+    assert "[red]bold[/nothing]" in text
+    assert "[bold]otter[/nothing]" in text
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+def test_only_the_first_passages_are_shown() -> None:
+    text = shown(explain(hybrid(), "otter"), count=1)
+    assert "third.txt#1" in text  # the first of the dense search
+    assert "second.txt#1" not in text
+    assert "3 passages" in text
+
+
+def test_a_failure_is_part_of_the_explanation() -> None:
+    failing = FailingRetriever(error=OSError("the [index] is gone"))
+    explanation = explain(RRFEnsembleRetriever(retrievers=[bm25(), failing]), "otter")
+    assert isinstance(explanation.error, OSError)
+    assert "OSError: the [index] is gone" in shown(explanation)
+    rows = [json.loads(line) for line in json_lines(explanation)]
+    assert rows[0]["error"] == {"type": "OSError", "message": "the [index] is gone"}
+
+
+def test_a_skipped_failure_is_seen_and_has_no_rank() -> None:
+    failing = FailingRetriever(error=OSError("gone"))
+    retriever = RRFEnsembleRetriever(retrievers=[bm25(), failing], on_error="skip")
+    explanation = explain(retriever, "otter")
+    assert explanation.error is None
+    text = shown(explanation)
+    assert "OSError: gone" in text
+    assert "bm25 1 (" in line_of(text, "first.txt#1")
+
+
+def test_a_query_that_is_no_string_raises() -> None:
+    retriever: BaseRetriever = hybrid()
+    explanation = explain(retriever, 3)  # type: ignore[arg-type]
+    assert isinstance(explanation.error, TypeError)
+
+
+def test_a_blank_question_finds_nothing() -> None:
+    explanation = explain(hybrid(), " ")
+    assert passages(explanation, explanation.root) == []
+    assert "0 passages" in shown(explanation)
+
+
+def test_json_lines_are_the_tree() -> None:
+    rows = [json.loads(line) for line in json_lines(explain(stacked(), "otter"))]
+    assert [(row["span"], row["parent"], row["depth"], row["stage"]) for row in rows[:2]] == [
+        (0, None, 0, "rerank"),
+        (1, 0, 1, "fusion"),
+    ]
+    assert {(row["tag"], row["parent"], row["depth"]) for row in rows[2:]} == {
+        ("retriever_1", 1, 2),
+        ("retriever_2", 1, 2),
+    }
+    assert all(row["query"] == "otter" and row["error"] is None for row in rows)
+    assert all(row["ms"] >= row["own_ms"] >= 0 for row in rows)
+    first = rows[0]["documents"][0]
+    assert first == {
+        "id": "second.txt#1",
+        "rank": 1,
+        "score": 34.0,
+        "score_name": "rerank_score",
+        "retrieved_by": ["dense", "bm25"],
+        "before": {"rrf": 2},
+    }
+    assert rows[1]["documents"][2]["before"] == {"dense": 1, "bm25": None}
+    keyword = next(row for row in rows if row["name"] == "BM25Retriever")
+    assert keyword["documents"][0]["points"] == {"otter": keyword["documents"][0]["score"]}
+
+
+def test_json_lines_say_that_a_rewriters_search_is_rewriting() -> None:
+    rewriter = FeedbackQueryRewriter(bm25(), texts(DOCUMENTS))
+    retriever = MultiQueryRetriever(retriever=bm25(), llm=rewriter)
+    rows = [json.loads(line) for line in json_lines(explain(retriever, "otter"))]
+    stages = {row["tag"]: row["stage"] for row in rows}
+    assert stages["feedback"] == stages["rewriter"] == "rewriting"
+    assert stages["query_1"] == "retrieval"
+
+
+def test_scores_that_are_no_numbers_leave_valid_json() -> None:
+    found = [doc("otter", "a", dense_score=float("nan")), doc("beaver", None)]
+    (line,) = json_lines(explain(ListRetriever(documents=found), "otter"))
+    row = json.loads(line, parse_constant=pytest.fail)
+    assert [(document["id"], document["score"]) for document in row["documents"]] == [
+        ("a", None),
+        (None, None),
+    ]
+
+
+def test_explaining_changes_no_document() -> None:
+    retriever = hybrid()
+    before = [document.model_copy(deep=True) for document in retriever.invoke("otter")]
+    explanation = explain(retriever, "otter")
+    list(json_lines(explanation))
+    shown(explanation)
+    assert explanation.root.documents == before
