@@ -15,7 +15,14 @@ from langchain_core.messages import HumanMessage, SystemMessage
 
 from helpers import ListRetriever, doc
 from ragbook.chains import NO_ANSWER, PROMPT, answer_chain, format_context
-from ragbook.extractive import ExtractiveChatModel, mostly_named, read_prompt, split_sentences
+from ragbook.extractive import (
+    ExtractiveChatModel,
+    _proper_names,
+    mostly_named,
+    read_prompt,
+    split_sentences,
+    word_share,
+)
 from ragbook.profiles import get_profile
 
 DEFINITIONS = [
@@ -49,7 +56,16 @@ def overlap(texts: Sequence[str]) -> BaseCrossEncoder:
 
 
 def model(**settings: object) -> ExtractiveChatModel:
-    on_its_scale = {"threshold": 0.01, **settings}
+    # The defaults fit the embedded scorer; this one is all or nothing about a word.
+    on_its_scale = {
+        "threshold": 0.01,
+        "paraphrase_threshold": 0.01,
+        "keep_ratio": 0.6,
+        "follow_weight": 0.3,
+        "word_weight": 0,
+        "type_bonus": 0.2,
+        **settings,
+    }
     return ExtractiveChatModel(make_scorer=overlap, **on_its_scale)  # type: ignore[arg-type]
 
 
@@ -170,6 +186,50 @@ def test_who_wants_names_and_how_many_wants_numbers() -> None:
     assert ask("how many kite?", documents, **settings).startswith("Now 12 kite fly.")
 
 
+def test_the_first_word_of_a_sentence_counts_as_a_name_for_who() -> None:
+    text = "We move from jenkins to github actions. Bilal is responsible. Nobody objects."
+    documents = [doc(text, "a")]
+    answer = ask("Who is responsible for the move to github actions?", documents)
+    assert "Bilal is responsible." in answer
+    assert "Nobody" not in answer
+
+
+@pytest.mark.parametrize(
+    ("sentence", "names"),
+    [
+        ("Bilal is responsible.", {"bilal"}),
+        ("Jürgen Öztürk rents it out.", {"jürgen", "öztürk"}),
+        ("“Ørsted found it.", {"ørsted"}),
+        ("She is responsible.", set()),
+        ("However, it was so.", set()),
+        ("The walls were painted.", set()),
+        ("Who was it?", set()),
+        ("Walls were painted.", set()),
+        ("It was in August, on a Monday.", set()),
+        ("It was seen by (Anna) and O’Brien, not by walls or WADA.", {"anna", "o’brien"}),
+        ("They met Rose.", {"rose"}),
+        ("Rose met them.", set()),
+    ],
+)
+def test_names_are_told_from_words_that_only_begin_a_sentence(
+    sentence: str, names: set[str]
+) -> None:
+    in_lower_case = {"walls", "rose"}
+    assert _proper_names(sentence, in_lower_case) == names
+
+
+def test_a_word_that_the_context_has_in_lower_case_is_no_name_at_a_sentences_start() -> None:
+    documents = [doc("Walls kite. Anna kite. These walls are thin.", "a")]
+    settings = {"follow_weight": 0, "max_sentences": 1}
+    assert ask("who saw the kite?", documents, **settings) == "Anna kite. [a]"
+
+
+def test_sentences_with_the_questions_rare_words_are_preferred() -> None:
+    documents = [doc("A kite, seen. A kite, heron. A kite, red. A kite, blue.", "a")]
+    settings = {"follow_weight": 0, "keep_ratio": 0.99, "word_weight": 1}
+    assert ask("kite heron", documents, **settings) == "A kite, heron. [a]"
+
+
 def test_a_sentence_that_follows_a_good_one_is_preferred() -> None:
     documents = [doc("Unlike a kite. A heron was seen in 1730. It was red. It was blue.", "a")]
     assert "It was red." in ask("when was a heron seen", documents, max_sentences=2, keep_ratio=0)
@@ -214,8 +274,52 @@ def test_the_threshold_decides_on_the_best_score_of_sentences_and_passages() -> 
     assert ask("red kite heron", documents, threshold=0.9) == NO_ANSWER
 
 
+@pytest.mark.parametrize("question", ["!!! ???", "the", "How many?", "what is it", "。"])
+def test_a_question_without_content_is_refused_without_calling_the_scorer(question: str) -> None:
+    def refuse(texts: Sequence[str]) -> BaseCrossEncoder:
+        raise AssertionError("no scorer is needed")
+
+    chain = answer_chain(
+        ListRetriever(documents=DEFINITIONS), ExtractiveChatModel(make_scorer=refuse)
+    )
+    assert chain.invoke(question) == NO_ANSWER
+
+
+def test_an_answer_in_other_words_must_be_the_nearer_in_meaning() -> None:
+    class Near(BaseCrossEncoder):
+        def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
+            return [0.45] * len(text_pairs)
+
+    quoting = ExtractiveChatModel(
+        make_scorer=lambda texts: Near(), threshold=0.4, paraphrase_threshold=0.5
+    )
+    passages = [("a", "A red kite was painted. It flew.")]
+    assert quoting.quotes("paint the kites", passages)
+    assert not quoting.quotes("colour of the aeroplane", passages)
+    assert quoting.model_copy(update={"paraphrase_threshold": 0.45}).quotes("aeroplane", passages)
+
+
+def test_the_share_of_words_counts_rare_ones_more_and_compares_stems() -> None:
+    sentences = ["A kite flew.", "The kite was red.", "Kites and herons."]
+    share = word_share("How many red kites and herons?", sentences)
+    # "kite" is in 3 of 3 sentences, "red" and "heron" in 1 of 3.
+    common, rare = math.log(1 + 0.5 / 3.5), math.log(1 + 2.5 / 1.5)
+    whole = common + 2 * rare
+    assert share("kite") == pytest.approx(common / whole)
+    assert share("the reds") == pytest.approx(rare / whole)
+    assert share("Red herons, a kite") == pytest.approx(1)
+    assert share("") == 0
+    assert word_share("who is it?", sentences)("who is it?") == 0
+
+
+def test_questions_in_chinese_share_pairs_of_characters() -> None:
+    share = word_share("故宫的门票多少钱？", ["故宫每周一闭馆，门票六十元。"])
+    assert share("故宫每周一闭馆，门票六十元。") > 0
+    assert share("烤鸭店在王府井。") == 0
+
+
 def test_ranking_nothing_is_infinitely_far() -> None:
-    assert model().rank("Who?", []) == ([], -math.inf)
+    assert model().rank("Who?", []) == ([], -math.inf, 0)
 
 
 def test_the_scorer_is_made_for_the_contexts_sentences() -> None:
@@ -299,3 +403,17 @@ def test_the_embedded_profile_quotes_who_defined_chemistry_and_refuses_tungsten(
     assert all(name in answer for name in ("Stahl", "Dumas", "Pauling"))
     assert "Basketball" not in answer
     assert chain.invoke("What is the melting point of tungsten?") == NO_ANSWER
+
+
+def test_the_embedded_profile_quotes_the_sentence_that_names_who_is_responsible() -> None:
+    text = (
+        "- We move from Jenkins to GitHub Actions by the end of June. Bilal is responsible.\n"
+        "- Dora takes over the on-call rota from Chen.\n"
+    )
+    chain = answer_chain(
+        ListRetriever(documents=[doc(text, "meeting.md#1")]), get_profile("embedded").chat_model()
+    )
+    answer = chain.invoke("Who is responsible for the move to GitHub Actions?")
+    assert "Bilal is responsible." in answer
+    assert "rota" not in answer
+    assert chain.invoke("What colour is the car?") == NO_ANSWER

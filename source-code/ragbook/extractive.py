@@ -16,12 +16,16 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from pydantic import ConfigDict, Field
 
 from ragbook.chains import INSTRUCTIONS, NO_ANSWER, parse_context
+from retrievers.bm25 import STOP_WORDS, default_preprocess_func
 
 __all__ = ["NO_ANSWER", "ExtractiveChatModel", "Quote", "split_sentences"]
 
-THRESHOLD = 0.35
-"""The score below which the context is held not to answer, for the embedded scorer. Chosen on one
-half of data/questions.jsonl by `uv run benchmarks/extractive_threshold.py`."""
+THRESHOLD = 0.40
+PARAPHRASE_THRESHOLD = 0.52
+FEW_WORDS = 1 / 3
+"""When the embedded scorer's score shows an answer: from the first number on, and from the second
+on where the best passage shares less than the third with the question. Chosen by
+`uv run benchmarks/extractive_threshold.py`."""
 
 
 class Quote(NamedTuple):
@@ -38,26 +42,34 @@ class ExtractiveChatModel(BaseChatModel):
     It cannot make anything up, runs in a fraction of a second, and shows what a reader of the
     passages would have to read. It cannot add up, compare or put into other words either.
 
-    A sentence's rank is the sum of three things:
+    A sentence's rank is the sum of four things:
 
     - its score with the question;
     - `follow_weight` times the score of the sentence before it, because "He proposed ..." answers
       when the sentence before names whom;
+    - `word_weight` times the share of the question's words that it holds, rare ones counting more;
     - `type_bonus` if it holds what the question word asks for: a name that the question does not
       hold (who), a number (when, how many).
 
-    The context is held not to contain the answer when most of the names, numbers and codes in the
-    question do not occur in it, or when no passage and no sentence scores `threshold`.
+    The context is held not to contain the answer
+
+    - when the question has no word of content, such as "the";
+    - when most of the names, numbers and codes in the question do not occur in it;
+    - when no passage and no sentence scores `threshold`, or `paraphrase_threshold` where every
+      passage holds less than `FEW_WORDS` of the question's words, rare ones counting more:
+      an answer in other words than the question's must be the nearer in meaning.
 
     Args:
         make_scorer: Makes the scorer of (question, text) pairs for the texts of one context, from
             which it may learn which words are rare there, such as `profile.cross_encoder`. For a
             scorer that needs no texts: `lambda texts: scorer`.
         threshold: The least score of an answer, on the scorer's own scale.
+        paraphrase_threshold: The same where no passage shares enough words with the question.
         max_sentences: How many sentences an answer has at most.
         max_chars: How long an answer is at most, beyond its first sentence.
         keep_ratio: A sentence of a smaller rank than this part of the best one's is left out.
         follow_weight: See above.
+        word_weight: See above.
         type_bonus: See above.
 
     Raises:
@@ -68,11 +80,13 @@ class ExtractiveChatModel(BaseChatModel):
 
     make_scorer: Callable[[Sequence[str]], BaseCrossEncoder]
     threshold: float = THRESHOLD
+    paraphrase_threshold: float = PARAPHRASE_THRESHOLD
     max_sentences: int = Field(default=4, ge=1)
     max_chars: int = Field(default=1200, ge=1)
-    keep_ratio: float = Field(default=0.6, ge=0, le=1)
-    follow_weight: float = Field(default=0.3, ge=0)
-    type_bonus: float = Field(default=0.2, ge=0)
+    keep_ratio: float = Field(default=0.7, ge=0, le=1)
+    follow_weight: float = Field(default=0.5, ge=0)
+    word_weight: float = Field(default=0.3, ge=0)
+    type_bonus: float = Field(default=0.1, ge=0)
 
     @property
     def _llm_type(self) -> str:
@@ -111,12 +125,16 @@ class ExtractiveChatModel(BaseChatModel):
             question: The question.
             passages: (name, text) pairs, as `parse_context` returns them.
         """
-        ranked, closeness = self.rank(question, passages)
-        if closeness < self.threshold or not mostly_named(question, passages):
+        if not content_terms(question) or not mostly_named(question, passages):
             return []
-        return self.pick(ranked)
+        ranked, closeness, shared = self.rank(question, passages)
+        return self.best(ranked) if closeness >= self.needed(shared) else []
 
-    def pick(self, ranked: Sequence[Quote]) -> list[Quote]:
+    def needed(self, shared: float) -> float:
+        """Return the least score of an answer, where the best passage shares so many words."""
+        return self.threshold if shared >= FEW_WORDS else self.paraphrase_threshold
+
+    def best(self, ranked: Sequence[Quote]) -> list[Quote]:
         """Return the best of the ranked sentences, in the order of the context."""
         best_first = sorted(range(len(ranked)), key=lambda i: -ranked[i].rank)
         kept: list[int] = []
@@ -128,7 +146,9 @@ class ExtractiveChatModel(BaseChatModel):
             kept.append(i)
         return [ranked[i] for i in sorted(kept)]
 
-    def rank(self, question: str, passages: Sequence[tuple[str, str]]) -> tuple[list[Quote], float]:
+    def rank(
+        self, question: str, passages: Sequence[tuple[str, str]]
+    ) -> tuple[list[Quote], float, float]:
         """Rank every sentence of the context.
 
         Args:
@@ -136,26 +156,31 @@ class ExtractiveChatModel(BaseChatModel):
             passages: (name, text) pairs.
 
         Returns:
-            The sentences in the order of the context, each once; and the best score of any sentence
-            or passage, minus infinity without a question or a sentence.
+            The sentences in the order of the context, each once; the best score of any sentence or
+            passage, minus infinity without a question or a sentence; and the greatest share of the
+            question's words in any passage.
         """
         cited: dict[str, str] = {}
         for name, text in passages:
             for sentence in split_sentences(text):
                 cited.setdefault(sentence, name)
         if not cited or not question.strip():
-            return [], -math.inf
+            return [], -math.inf, 0.0
         sentences, names = list(cited), list(cited.values())
-        texts = [*sentences, *(text for _, text in passages if text.strip())]
-        scores = self.make_scorer(sentences).score([(question, text) for text in texts])
-        right_type = _holds_answer_type(question)
+        whole = [text for _, text in passages if text.strip()]
+        scores = self.make_scorer(sentences).score(
+            [(question, text) for text in [*sentences, *whole]]
+        )
+        right_type = _holds_answer_type(question, sentences)
+        share = word_share(question, sentences)
         ranked = []
         for i, (sentence, name) in enumerate(cited.items()):
             follows = i > 0 and names[i - 1] == name
             rank = scores[i] + self.type_bonus * right_type(sentence)
+            rank += self.word_weight * share(sentence)
             rank += self.follow_weight * max(scores[i - 1], 0.0) if follows else 0.0
             ranked.append(Quote(sentence, name, rank))
-        return ranked, max(scores)
+        return ranked, max(scores), max(map(share, whole))
 
 
 def read_prompt(messages: Sequence[BaseMessage]) -> tuple[str, list[tuple[str, str]]]:
@@ -201,10 +226,47 @@ def _names(question: str) -> list[str]:
     ]
 
 
+_HOW = r"\bhow (?:many|much|long|high|far|old|fast|big|large|often|tall|heavy|hot|deep|wide)\b"
+
+
+def content_terms(question: str) -> list[str]:
+    """Return the question's terms, stemmed and each once, without function words.
+
+    "many" in "how many" says what kind of answer is wanted and not what it is about.
+    """
+    text = re.sub(_HOW, " ", question, flags=re.IGNORECASE)
+    terms = dict.fromkeys(default_preprocess_func(text))
+    return [term for term in terms if term not in STOP_WORDS]
+
+
+def word_share(question: str, sentences: Sequence[str]) -> Callable[[str], float]:
+    """Return the function that tells how much of the question's content a text holds, 0 to 1.
+
+    Terms are stemmed, and weigh the more the fewer of the sentences hold them, by BM25's inverse
+    document frequency.
+
+    Args:
+        question: The question.
+        sentences: Those of the context.
+    """
+    held = [set(default_preprocess_func(sentence)) for sentence in sentences]
+    weights = {}
+    for term in content_terms(question):
+        holders = sum(term in terms for terms in held)
+        weights[term] = math.log(1 + (len(held) - holders + 0.5) / (holders + 0.5))
+
+    def share(text: str) -> float:
+        found = weights.keys() & set(default_preprocess_func(text))
+        # In the question's order: a set's changes from run to run, and the last digit with it.
+        return sum(w for term, w in weights.items() if term in found) / sum(weights.values())
+
+    return share if weights else lambda text: 0.0
+
+
 _WHO = re.compile(r"\b(?:who|whom|whose)\b", re.IGNORECASE)
 _WHEN_OR_HOW_MUCH = re.compile(
     r"\bwhen\b"
-    r"|\bhow (?:many|much|long|high|far|old|fast|big|large|often|tall|heavy|hot|deep|wide)\b"
+    rf"|{_HOW}"
     r"|\b(?:what|which) (?:year|date|number|code|percentage|share)\b"
     r"|\b(?:number|code|year)s? (?:of|for)\b",
     re.IGNORECASE,
@@ -214,18 +276,44 @@ _NUMBER = re.compile(
     r"|million|billion)\b",
     re.IGNORECASE,
 )
-_NAME = re.compile(r"(?<=[\w,;:(] )[(\"'“‘«]*([A-Z][\w’'-]*[a-z][\w-]*)")
-"""A capitalised word that does not begin a sentence."""
+_CAPITALISED = re.compile(
+    r"(?P<inside>(?<=[\w,;:(] )[(\"'“‘«]*)?(?<![\w’'-])(?P<word>[^\W\d_][\w’'-]*)"
+)
+"""A word, and whether it stands inside a sentence. (Whether it has a capital is told later.)"""
 
 
-def _holds_answer_type(question: str) -> Callable[[str], bool]:
-    """Return the test whether a sentence holds the kind of thing that the question asks for."""
+def _holds_answer_type(question: str, context: Sequence[str]) -> Callable[[str], bool]:
+    """Return the test whether a sentence holds the kind of thing that the question asks for.
+
+    Args:
+        question: The question.
+        context: The sentences, whose lower-case words are no names at a sentence's start either.
+    """
     if _WHO.search(question):
         known = {word.casefold() for word in _WORD.findall(question)}
-        return lambda text: any(name.casefold() not in known for name in _NAME.findall(text))
+        lower = {word for text in context for word in _WORD.findall(text) if word.islower()}
+        return lambda text: bool(_proper_names(text, lower) - known)
     if _WHEN_OR_HOW_MUCH.search(question):
         return lambda text: bool(_NUMBER.search(text))
     return lambda text: False
+
+
+def _proper_names(text: str, lower: set[str]) -> set[str]:
+    """Return, folded, the capitalised words that are no months, days, or mere sentence openings.
+
+    A word that begins a sentence has a capital in any case. It counts as a name unless it is a
+    function word, or the context has it in lower case.
+    """
+    names = set()
+    for found in _CAPITALISED.finditer(text):
+        word = found["word"]
+        folded = word.casefold()
+        if not word[0].isupper() or not any(map(str.islower, word)) or folded in _CALENDAR:
+            continue
+        opens = found["inside"] is None
+        if not (opens and (folded in lower or folded in _OPENERS or folded in STOP_WORDS)):
+            names.add(folded)
+    return names
 
 
 def split_sentences(text: str) -> list[str]:
@@ -287,12 +375,18 @@ _SELDOM_LAST = _words(
     "etc al inc ltd co corp jr sr bros dept univ est "
     "jan feb mar apr jun jul aug sep sept oct nov dec"
 )
+_CALENDAR = _words(
+    "january february march april may june july august september october november december "
+    "monday tuesday wednesday thursday friday saturday sunday"
+)
 _INITIALS = re.compile(r"[^\W\d_](?:\.-?[^\W\d_])*")
 _OPENERS = _words(
     "a an the this that these those it its he his she her they their we our you your i in on at by "
     "for from to of with as if when while where after before since because although though but and "
     "or so yet no not one two some many most all both each every another other such there here "
-    "what who why how however then today now"
+    "what who whom whose which why how where when however then today now soon later often usually "
+    "sometimes perhaps still also only never always please thus therefore moreover unlike despite "
+    "during under over between within without until whether either neither several few more"
 )
 """Words that, with a capital, show that a new sentence begins."""
 
