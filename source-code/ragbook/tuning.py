@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -42,6 +42,9 @@ BM25_K1S = (0.6, 0.9, 1.2, 1.5, 2.0)
 BM25_BS = (0.25, 0.5, 0.75, 0.9)
 CANDIDATES = (10, 20, 30, 50)
 FIRST_STAGE_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 0.9)
+
+PAIRS = 500
+"""Pairs that a cross-encoder is given in one call."""
 
 TUNABLE: tuple[Pattern, ...] = ("hybrid", "reranked", "stacked")
 
@@ -228,21 +231,28 @@ class Workbench:
 
     def scores(self, collection: Collection, settings: Settings) -> dict[str, float]:
         """Return nDCG@10 for each query of a collection."""
-        run = {
-            name: [str(document.id) for document in self.found(query, settings)]
-            for name, query in collection.queries.items()
-            if name in collection.qrels
-        }
+        queries = {n: query for n, query in collection.queries.items() if n in collection.qrels}
+        found = {n: self._first_stage(query, settings) for n, query in queries.items()}
+        if self.pattern != "hybrid":
+            self._cross_encoder.prepare(
+                (queries[n], d.page_content) for n, candidates in found.items() for d in candidates
+            )
+            found = {n: self._reranked(queries[n], found[n], settings) for n in queries}
+        run = {n: [str(document.id) for document in documents] for n, documents in found.items()}
         return score(run, collection.qrels, [METRIC])[METRIC]
 
     def found(self, query: str, settings: Settings) -> list[Document]:
         """Return what the pattern finds under these settings, `CUTOFF` documents at most."""
+        first = self._first_stage(query, settings)
+        return first if self.pattern == "hybrid" else self._reranked(query, first, settings)
+
+    def _first_stage(self, query: str, settings: Settings) -> list[Document]:
         candidates = max(settings.candidates, CUTOFF)
         if self.pattern == "hybrid":
             return self._hybrid(query, settings, CUTOFF)
         if self.pattern == "reranked":
-            return self._reranked(query, self._dense_list(query, candidates), settings)
-        return self._reranked(query, self._hybrid(query, settings, candidates), settings)
+            return self._dense_list(query, candidates)
+        return self._hybrid(query, settings, candidates)
 
     def _hybrid(self, query: str, settings: Settings, top_n: int) -> list[Document]:
         depth = max(settings.depth, top_n)
@@ -310,11 +320,16 @@ class _RememberedScores(BaseCrossEncoder):
         self._model: BaseCrossEncoder | None = None
         self._scores: dict[tuple[str, str], float] = {}
 
-    def score(self, text_pairs: Any) -> list[float]:
-        if missing := [pair for pair in dict.fromkeys(text_pairs) if pair not in self._scores]:
+    def prepare(self, text_pairs: Iterable[tuple[str, str]]) -> None:
+        """Score the pairs that are new, text by text: a model need not read a text twice then."""
+        missing = sorted(set(text_pairs) - self._scores.keys(), key=lambda pair: pair[::-1])
+        for start in range(0, len(missing), PAIRS):
             self._model = self._model or self._load()
-            scores = map(float, self._model.score(missing))
-            self._scores.update(zip(missing, scores, strict=True))
+            pairs = missing[start : start + PAIRS]
+            self._scores.update(zip(pairs, map(float, self._model.score(pairs)), strict=True))
+
+    def score(self, text_pairs: Any) -> list[float]:
+        self.prepare(text_pairs)
         return [self._scores[pair] for pair in text_pairs]
 
 
