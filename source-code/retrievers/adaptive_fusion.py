@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.callbacks import (
@@ -33,6 +33,9 @@ from .documents import (
 ENOUGH_AGREEMENT = 0.3
 """Agreement of two lists from which on both are trusted; lists in random order agree at 0."""
 
+MAX_COSINE = 1.01
+"""The cosine of a vector with itself is 1, and a little more where numbers are rounded."""
+
 _CJK_RUN = re.compile("[\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7ff]+")
 
 HEAD = 10
@@ -46,13 +49,14 @@ class AdaptiveFusionRetriever(BaseRetriever):
     cosine is there already, and `BM25Retriever` writes `bm25_match`, its score as a share of what
     no document can exceed. So a keyword search that found only a stray word says so, where min-max
     normalising would give its best document a full 1.
-    Scores of other retrievers are min-max normalised. A document that a list lacks gets that list's
-    lowest score.
+    Scores of other retrievers are min-max normalised to the range of these. A document that a list
+    lacks gets that list's lowest score; 0 if its scores are all equal.
 
     Second, each list is weighted by trust. Lists that put the same documents first are all trusted.
     Where they disagree, a list is trusted by how much more of the question's words its first
-    documents hold than its lower half does. A list in random order, such as that of an embedding
-    model that does not know the language, gains nothing there and loses its say.
+    documents hold than its lower half does, and than all else that was found. A list in random
+    order, such as that of an embedding model that does not know the language, gains nothing there
+    and loses its say.
 
     Sources: convex combination, Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid
     Retrieval", ACM TOIS 2023. Weighting by predicted quality, in the spirit of query performance
@@ -149,7 +153,7 @@ def adaptive_fusion(
     """
     weights = check_weights(weights, len(lists))
     found = by_key(lists, key)
-    scales = [common_scale(documents) for documents in found]
+    scales = common_scales(found)
     shares = [w * t for w, t in zip(weights, trust(query, found), strict=True)]
     total = sum(shares) or 1.0
     copies: dict[Hashable, list[Document]] = defaultdict(list)
@@ -158,20 +162,36 @@ def adaptive_fusion(
             copies[name].append(document)
     scores = dict.fromkeys(copies, 0.0)
     for scale, share in zip(scales, shares):
-        lowest = min(scale.values(), default=0.0)
+        lowest = _lowest(scale)
         for name in scores:
             scores[name] += share / total * scale.get(name, lowest)
     return merge_by_score(copies, scores, "fusion_score", top_n)
 
 
-def common_scale(documents: Mapping[Hashable, Document]) -> dict[Hashable, float]:
+def common_scales(
+    lists: Sequence[Mapping[Hashable, Document]],
+) -> list[dict[Hashable, float]]:
     """Return each document's latest score on the scale from 0 (nothing) to 1 (a full match).
+
+    Scores that say nothing about a full match are min-max normalised, from 0 up to the highest that
+    the other lists reach, so that they weigh no more than those that do.
+
+    Args:
+        lists: Documents by key.
 
     Raises:
         ValueError: If a document has no score, or one that is not finite.
     """
-    latest: dict[Hashable, float] = {}
-    stages = set()
+    latest = [_latest_scores(documents) for documents in lists]
+    known = [_matches(documents, scores) for documents, scores in zip(lists, latest)]
+    top = max((score for scale in known if scale for score in scale.values()), default=1.0) or 1.0
+    return [
+        _min_max(scores, top) if scale is None else scale for scale, scores in zip(known, latest)
+    ]
+
+
+def _latest_scores(documents: Mapping[Hashable, Document]) -> dict[Hashable, float]:
+    scores: dict[Hashable, float] = {}
     for name, document in documents.items():
         score = latest_score(document)
         if score is None or not math.isfinite(score):
@@ -179,14 +199,31 @@ def common_scale(documents: Mapping[Hashable, Document]) -> dict[Hashable, float
                 f"A retriever returned the document {name!r} with the score {score}. Adaptive "
                 "fusion needs a finite score; fuse by rank with RRFEnsembleRetriever instead."
             )
-        latest[name] = score
-        stages.add(next(key for key in reversed(document.metadata) if key.endswith("_score")))
+        scores[name] = score
+    return scores
+
+
+def _matches(
+    documents: Mapping[Hashable, Document], scores: Mapping[Hashable, float]
+) -> dict[Hashable, float] | None:
+    """Return the scores as shares of a full match; None where they do not say."""
+    stages = {
+        next(key for key in reversed(document.metadata) if key.endswith("_score"))
+        for document in documents.values()
+    }
     if stages == {"bm25_score"} and all("bm25_match" in d.metadata for d in documents.values()):
         return {name: _clip(d.metadata["bm25_match"]) for name, d in documents.items()}
-    if stages == {"dense_score"}:
-        return {name: _clip(score) for name, score in latest.items()}
-    low, high = min(latest.values(), default=0.0), max(latest.values(), default=0.0)
-    return {name: (s - low) / (high - low) if high > low else 1.0 for name, s in latest.items()}
+    # A score beyond 1 is no cosine, whatever its name.
+    if stages == {"dense_score"} and max(map(abs, scores.values())) <= MAX_COSINE:
+        return {name: _clip(score) for name, score in scores.items()}
+    return None
+
+
+def _min_max(scores: Mapping[Hashable, float], top: float) -> dict[Hashable, float]:
+    low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
+    if low == high:
+        return dict.fromkeys(scores, top)
+    return {name: top * (score - low) / (high - low) for name, score in scores.items()}
 
 
 def trust(query: str, lists: Sequence[Mapping[Hashable, Document]]) -> list[float]:
@@ -199,7 +236,7 @@ def trust(query: str, lists: Sequence[Mapping[Hashable, Document]]) -> list[floa
     Returns:
         Equal shares as far as the lists agree. As far as they disagree, shares in proportion to the
         square of how much more of the question's words the first documents of a list hold than its
-        lower half does; equal ones if no list gains anything.
+        lower half does and than the other documents found do; equal ones if no list gains anything.
     """
     filled = [documents for documents in lists if documents]
     equal = [1 / len(filled) if documents else 0.0 for documents in lists] if filled else []
@@ -229,7 +266,11 @@ def _agreement(one: Mapping[Hashable, Any], other: Mapping[Hashable, Any]) -> fl
 
 
 def _gains(query: str, lists: Sequence[Mapping[Hashable, Document]]) -> list[float]:
-    """Return for each list how much more of the question its first documents hold than its last.
+    """Return for each list how much more of the question its first documents hold than others.
+
+    Others are its own lower half, or all other documents found, whichever holds more: a keyword
+    search that found one stray word everywhere has a lower half as good as its top, and a few good
+    documents stand out from what the other lists found.
 
     A word counts by how rare it is among all the documents found, so that common words weigh
     little without a list of stop words.
@@ -248,14 +289,17 @@ def _gains(query: str, lists: Sequence[Mapping[Hashable, Document]]) -> list[flo
         name: sum(rarity[word] for word in words if name in holders[word]) / total for name in texts
     }
 
+    def sum_held(names: Iterable[Hashable]) -> float:
+        return sum(map(held.__getitem__, names))
+
     def gain(names: list[Hashable]) -> float:
         middle = len(names) // 2
         head, tail = names[: min(HEAD, middle)], names[middle:]
         if not head:
             return 0.0
-        return sum(map(held.__getitem__, head)) / len(head) - (
-            sum(map(held.__getitem__, tail)) / len(tail)
-        )
+        in_head = sum_held(head)
+        elsewhere = (sum_held(held) - in_head) / (len(held) - len(head))
+        return in_head / len(head) - max(sum_held(tail) / len(tail), elsewhere)
 
     return [gain(list(found)) for found in lists]
 
@@ -267,6 +311,14 @@ def _words(query: str) -> list[str]:
     runs = _CJK_RUN.findall(text)
     pairs = [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))]
     return list(dict.fromkeys(words + pairs))
+
+
+def _lowest(scale: Mapping[Hashable, float]) -> float:
+    """Return what a document counts for in a list that lacks it."""
+    low, high = min(scale.values(), default=0.0), max(scale.values(), default=0.0)
+    # If being found weighed no more than being missing, a single hit, perhaps the very part number
+    # that was asked for, would say nothing.
+    return low if low < high else 0.0
 
 
 def _clip(score: float) -> float:
