@@ -98,6 +98,19 @@ def test_the_request_holds_messages_and_settings(fake: FakeServer) -> None:
     assert (request["temperature"], request["max_tokens"], request["stop"]) == (0, 9, ["\n"])
 
 
+def test_repetition_is_punished_and_a_call_can_say_otherwise(fake: FakeServer) -> None:
+    ChatLlamaCpp().invoke("Who?")
+    ChatLlamaCpp().invoke("Who?", dry_multiplier=0)
+    default, other = fake.requests
+    assert default["dry_multiplier"] > 0
+    assert (other["dry_multiplier"], other["temperature"]) == (0, 0)
+
+
+def test_no_request_depends_on_what_was_asked_before(fake: FakeServer) -> None:
+    ChatLlamaCpp().invoke("Who?")
+    assert fake.requests[0]["cache_prompt"] is False
+
+
 def test_callbacks_see_the_tokens(fake: FakeServer) -> None:
     tokens: list[str] = []
 
@@ -197,6 +210,18 @@ def test_the_default_model_answers_in_this_process(
     assert model.invoke("What is chemistry?").text == first.text
     assert capfd.readouterr() == ("", "")
     assert [signal.getsignal(number) for number in llamacpp.SIGNALS] == handlers
+
+
+@installed
+def test_an_answer_is_the_same_after_other_questions_and_for_other_lengths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("RAG_GGUF", raising=False)
+    model, longer = ChatLlamaCpp(max_tokens=12), ChatLlamaCpp(max_tokens=24)
+    first = model.invoke("List three colours of chemistry.").text
+    model.invoke("List three colours of cats.")
+    assert model.invoke("List three colours of chemistry.").text == first
+    assert longer.invoke("List three colours of chemistry.").text.startswith(first)
 
 
 @installed
