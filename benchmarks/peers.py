@@ -3,9 +3,10 @@
 uv run --group peers benchmarks/peers.py
 
 All sides get the vectors of all-MiniLM-L6-v2 from the cache, so that the times are those of
-searching and fusing. Run it on an idle machine. Every row fuses dense search and a keyword search, 100 documents deep, with
-the keyword search that its library brings; where a library leaves dense search to the user
-(langchain-classic, LlamaIndex, Haystack), it is the exact search of its own in-memory store.
+searching and fusing; take them on an idle machine. Every row fuses dense search and a keyword
+search, 100 documents deep, with the keyword search that its library brings. Where a library leaves
+dense search to the user (langchain-classic, LlamaIndex, Haystack), it is the exact search of its
+own in-memory store.
 """
 
 from __future__ import annotations
