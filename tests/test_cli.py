@@ -170,6 +170,94 @@ def test_compare_shows_every_pattern_rank_by_rank(rag: Rag, notes: Path) -> None
         assert name in out
 
 
+@pytest.fixture
+def labelled(notes: Path) -> Path:
+    questions = [
+        ("q1", "How warm is a bee nest?", "garden/bees.md#1", "35 degrees"),
+        ("q2", "Which seal kit fits the pump?", "tools.txt#1", "SK-4471"),
+    ]
+    path = notes / "questions.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "id": name,
+                    "question": question,
+                    "answers": [answer],
+                    "relevant": [passage],
+                    "kind": "exact-term",
+                }
+            )
+            + "\n"
+            for name, question, passage, answer in questions
+        ),
+        encoding="utf-8",
+    )
+    return path
+
+
+def test_evaluate_prints_and_saves_what_it_measured(
+    rag: Rag, notes: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_CACHE", str(tmp_path / "cache"))
+    code, out, err = rag(
+        *("evaluate", "--data", str(notes), "--questions", str(labelled)),
+        *("--pattern", "naive", "--pattern", "hybrid"),
+        *("--json", str(tmp_path / "figures.json"), "--save-runs", str(tmp_path / "runs")),
+        *("--plots", str(tmp_path / "plots")),
+    )
+    assert code == 0, err
+    assert "nDCG@10 against naive" in out
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert [row["pattern"] for row in figures["patterns"]] == ["naive", "hybrid"]
+    assert figures["patterns"][1]["metrics"]["nDCG@10"] == pytest.approx(1.0)
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == [
+        "notes-hybrid.trec",
+        "notes-naive.trec",
+    ]
+    assert (tmp_path / "plots" / "frontier.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["evaluate", "--beir", "no/such/folder"], 1),
+        (["evaluate", "--beir", "x", "--ir-dataset", "y"], 2),
+        (["evaluate", "--data", "x"], 2),
+        (["tune", "--beir", "no/such/folder"], 1),
+        (["ask", "x", "--settings", "no/such/file.json"], 1),
+    ],
+)
+def test_a_collection_that_cannot_be_read_is_one_clear_error(
+    rag: Rag, arguments: list[str], code: int
+) -> None:
+    result, _, err = rag(*arguments)
+    assert result == code
+    assert "Error: " in err
+
+
+def test_tune_writes_settings_that_ask_reads(rag: Rag, notes: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.json"
+    code, out, err = rag("tune", "--output", str(settings))
+    assert code == 0, err
+    assert "held-out" in out
+    code, out, err = rag(
+        "ask", "Which seal kit?", "--data", str(notes), "--settings", str(settings), "--json"
+    )
+    assert code == 0, err
+    assert "SK-4471" in json.loads(out)["answer"]
+
+
+def test_explain_shows_where_each_passage_stood(rag: Rag, notes: Path) -> None:
+    code, out, _ = rag("explain", "Which seal kit?", "--data", str(notes))
+    assert code == 0
+    for part in ("RerankRetriever", "AdaptiveFusionRetriever", "BM25Retriever", "tools.txt#1"):
+        assert part in out
+    code, out, _ = rag("explain", "Which seal kit?", "--data", str(notes), "--json")
+    assert code == 0
+    assert len([json.loads(line) for line in out.splitlines()]) == 4
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,4 +1,4 @@
-"""The `rag` command: ask, compare, copy, doctor.
+"""The `rag` command: ask, compare, explain, evaluate, tune, copy, doctor.
 
 Nothing heavy is imported before a command needs it, so that `rag --help` answers at once.
 """
@@ -92,6 +92,9 @@ DataOption = Annotated[
     Path | None,
     typer.Option(help="A folder of .txt and .md files. Default: the book's own data/."),
 ]
+SettingsOption = Annotated[
+    Path | None, typer.Option(help="A settings file, as rag tune writes it.")
+]
 TopN = Annotated[int, typer.Option(min=1, help="How many passages the answer may use.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -103,6 +106,7 @@ def ask(
     data: DataOption = None,
     top_n: TopN = 3,
     profile: ProfileOption = None,
+    settings: SettingsOption = None,
     as_json: Json = False,
 ) -> None:
     """Answer a question from a folder of text, and show the passages used.
@@ -112,7 +116,7 @@ def ask(
     """
     if question is not None:
         _check_question(question)
-    patterns = _index(data, profile)
+    patterns = _index(data, profile, settings)
     with _busy("Loading the models"):
         retriever = patterns.retriever(_pattern(pattern), top_n)
         chat_model = patterns.profile.chat_model()
@@ -266,6 +270,69 @@ def evaluate(
 
 
 @app.command()
+def explain(
+    question: Annotated[str, typer.Argument(help="The question to search for.")],
+    pattern: Annotated[PatternName, typer.Option(help="How to retrieve.")] = PatternName.stacked,
+    data: DataOption = None,
+    top_n: Annotated[int, typer.Option(min=1, help="How many passages to explain.")] = 5,
+    profile: ProfileOption = None,
+    settings: SettingsOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, one a run.")] = False,
+) -> None:
+    """Show one retrieval as a tree: every stage, its time, and why a passage moved."""
+    _check_question(question)
+    patterns = _index(data, profile, settings)
+    with _busy("Searching"):
+        from ragbook.explain import explain, json_lines, tree
+
+        retriever = patterns.retriever(_pattern(pattern), top_n)
+        retriever.invoke(question)  # so that the times shown are not those of loading models
+        explanation = explain(retriever, question)
+    if as_json:
+        for line in json_lines(explanation):
+            _print_line(line)
+    else:
+        out.print(tree(explanation, top_n))
+    if explanation.error is not None:
+        raise typer.Exit(1)
+
+
+@app.command()
+def tune(
+    data: DataOption = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="Labelled questions about --data, as in questions.jsonl.")
+    ] = None,
+    beir: Annotated[Path | None, typer.Option(help="A folder in BEIR format.")] = None,
+    ir_dataset: Annotated[str | None, typer.Option(help="An id of ir_datasets.")] = None,
+    pattern: Annotated[
+        PatternName, typer.Option(help="hybrid, reranked or stacked.")
+    ] = PatternName.hybrid,
+    profile: ProfileOption = None,
+    seed: Annotated[int, typer.Option(help="Decides which query is in which half.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option(help="Write the settings found, for rag ask --settings.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Search settings on one half of the queries, and report on the other half only."""
+    collection = _collection(data, questions, beir, ir_dataset)
+    with _busy("Starting"):
+        from ragbook import lab, tuning
+        from ragbook.settings import write_settings
+
+        usable = _usable_profile(profile)
+    indexed = lab.index(collection, usable, progress=True)
+    report = tuning.tune(collection, indexed, _pattern(pattern), seed, progress=True)
+    if output is not None:
+        write_settings(report.settings, output)
+    if as_json:
+        _print_json(report.as_dict())
+    else:
+        out.print(report.table())
+
+
+@app.command()
 def copy(
     names: Annotated[
         list[str] | None, typer.Argument(help="Such as: bm25 ensemble; or: all")
@@ -409,14 +476,19 @@ def _collection(
     return load_question_set(folder, questions or folder / "questions.jsonl")
 
 
-def _index(data: Path | None, profile: ProfileName | None) -> Patterns:
+def _index(
+    data: Path | None, profile: ProfileName | None, settings: Path | None = None
+) -> Patterns:
     from ragbook.corpus import default_data_folder, load_passages
+    from ragbook.settings import Settings, read_settings
 
-    passages = load_passages(data or default_data_folder())  # before the slow imports
+    # What can be wrong is looked at before the slow imports.
+    passages = load_passages(data or default_data_folder())
+    chosen = read_settings(settings) if settings else Settings()
     with _busy("Starting"):
         from ragbook.patterns import Patterns
 
-        return Patterns(passages, _usable_profile(profile))
+        return Patterns(passages, _usable_profile(profile), settings=chosen)
 
 
 def _usable_profile(name: ProfileName | None) -> Profile:
