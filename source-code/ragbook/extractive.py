@@ -21,7 +21,7 @@ from retrievers.bm25 import STOP_WORDS, default_preprocess_func
 __all__ = ["NO_ANSWER", "ExtractiveChatModel", "Quote", "split_sentences"]
 
 THRESHOLD = 0.40
-PARAPHRASE_THRESHOLD = 0.52
+PARAPHRASE_THRESHOLD = 0.36
 FEW_WORDS = 1 / 3
 """When the embedded scorer's score shows an answer: from the first number on, and from the second
 on where the best passage shares less than the third with the question. Chosen by
@@ -57,7 +57,7 @@ class ExtractiveChatModel(BaseChatModel):
     - when most of the names, numbers and codes in the question do not occur in it;
     - when no passage and no sentence scores `threshold`, or `paraphrase_threshold` where every
       passage holds less than `FEW_WORDS` of the question's words, rare ones counting more:
-      an answer in other words than the question's must be the nearer in meaning.
+      words in common raise a score by themselves, so an answer in other words reaches less.
 
     Args:
         make_scorer: Makes the scorer of (question, text) pairs for the texts of one context, from
