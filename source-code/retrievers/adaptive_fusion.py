@@ -65,7 +65,8 @@ class AdaptiveFusionRetriever(BaseRetriever):
 
     Args:
         retrievers: The retrievers to fuse, at least one. They run side by side. Give them a depth
-            well above `top_n`, such as 100: the lower half of a list is what its top is judged by.
+            well above `top_n`, such as 100 and at least 30: the lower half of a list is what its
+            top is judged by.
         weights: One number of at least 0 for each retriever, not all 0, which multiplies its trust;
             default: all equal. A retriever of weight 0 is not called.
         top_n: How many documents to return; default: all. Also `invoke(query, top_n=…)`.
