@@ -261,7 +261,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.datasets.is_dir():
         parser.error(f"there is no folder {arguments.datasets}: give one with --datasets")
-    os.environ.setdefault("LANCE_LOG", "error")  # it warns of a deprecation at every query
+    os.environ.setdefault("LANCEDB_LOG", "error")  # it warns of a deprecation at every query
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     collections = [load_beir(arguments.datasets / name) for name in arguments.names]
