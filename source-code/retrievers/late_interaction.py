@@ -55,7 +55,7 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
         exact_weight: float = 0.25,
         document_weight: float = 0.5,
         batch_size: int = 32,
-        cache_bytes: int = 256_000_000,
+        cache_bytes: int = 600_000_000,
     ) -> None:
         if not isinstance(model, str | Path) and not hasattr(model, "tokenizer"):
             raise TypeError(
