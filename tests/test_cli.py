@@ -76,7 +76,7 @@ def test_an_answer_names_its_passages_with_scores_and_stages(rag: Rag) -> None:
     code, out, _ = rag("ask", "Who tried to define what chemistry is?")
     assert code == 0
     assert "chemistry.txt#" in out
-    for heading in ("Passages used", "dense", "bm25", "rrf", "rerank", "found by"):
+    for heading in ("Passages used", "dense", "bm25", "fusion", "rerank", "found by"):
         assert heading in out
 
 
