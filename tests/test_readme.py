@@ -40,6 +40,7 @@ def test_a_command_of_the_readme_works(command: str, tmp_path: Path) -> None:
         command.removeprefix("pip install uv && ")
         .replace("path/to/your/notes", str(notes))
         .replace("src/app/retrievers", str(tmp_path / "copied"))
+        .replace("settings.json", str(tmp_path / "settings.json"))
     )
     run = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr
