@@ -46,7 +46,8 @@ def evaluate(
         collection: Documents, queries and judgements.
         profile: Which models run.
         patterns: The patterns; the first is what the others are compared with.
-        depth: How many documents of each answer count.
+        depth: How many documents of each answer count. Patterns that rerank return their
+            candidates, 30 by default, which limits their recall at 100.
         progress: Show progress bars on a terminal.
 
     Returns:
@@ -56,7 +57,10 @@ def evaluate(
     results = []
     for pattern in patterns:
         start = time.perf_counter()
-        retriever = indexed.retriever(pattern, top_n=depth)
+        reranks = pattern in ("reranked", "stacked")
+        # As in use: the cross-encoder reads its candidates and no more, and only they are returned.
+        top_n = min(depth, indexed.settings.candidates) if reranks else depth
+        retriever = indexed.retriever(pattern, top_n)
         seconds = time.perf_counter() - start
         if isinstance(retriever, MultiQueryRetriever):
             _embed_rewordings(retriever, collection, indexed)
