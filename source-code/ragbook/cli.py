@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -505,11 +505,10 @@ def _usable_profile(name: ProfileName | None) -> Profile:
 
 
 def _write_json(path: Path, value: Any) -> None:
+    from ragbook.files import write_whole
+
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.part")
-        partial.write_text(json.dumps(value, ensure_ascii=False, indent=2), encoding="utf-8")
-        partial.replace(path)
+        write_whole(path, json.dumps(value, ensure_ascii=False, indent=2))
     except OSError as error:
         raise typer.BadParameter(f"{path} cannot be written: {error.strerror}.") from None
 
@@ -535,13 +534,8 @@ def _questions() -> Iterator[str]:
 
 @contextmanager
 def _busy(message: str) -> Iterator[None]:
-    with err.status(message) if err.is_terminal else _nothing():
+    with err.status(message) if err.is_terminal else nullcontext():
         yield
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def _scores(document: Document) -> dict[str, float]:

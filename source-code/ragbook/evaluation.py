@@ -16,6 +16,7 @@ from langchain_core.retrievers import BaseRetriever
 from tqdm import tqdm
 
 from ragbook.collection import Collection, CollectionError, Qrels
+from ragbook.files import write_whole
 from ragbook.tracing import STAGES, Trace
 
 Run = dict[str, list[str]]
@@ -158,10 +159,7 @@ def write_run(run: Run, path: Path, tag: str) -> None:
         for query, documents in run.items()
         for rank, document in enumerate(documents, start=1)
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text("".join(lines), encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, "".join(lines))
 
 
 def read_run(path: Path) -> Run:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rich import box
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ragbook.collection import Collection
 from ragbook.embedding_cache import CachedEmbeddings
-from ragbook.evaluation import Result, evaluate_retriever
+from ragbook.evaluation import Result, evaluate_retriever, timed
 from ragbook.exact import ExactVectorStore
 from ragbook.patterns import Pattern, Patterns
 from ragbook.profiles import Profile
@@ -56,12 +56,10 @@ def evaluate(
     indexed = index(collection, profile, progress)
     results = []
     for pattern in patterns:
-        start = time.perf_counter()
         reranks = pattern in ("reranked", "stacked")
         # As in use: the cross-encoder reads its candidates and no more, and only they are returned.
         top_n = min(depth, indexed.settings.candidates) if reranks else depth
-        retriever = indexed.retriever(pattern, top_n)
-        seconds = time.perf_counter() - start
+        retriever, seconds = timed(partial(indexed.retriever, pattern, top_n))
         if isinstance(retriever, MultiQueryRetriever):
             _embed_rewordings(retriever, collection, indexed)
         result = evaluate_retriever(pattern, retriever, collection, depth, progress)

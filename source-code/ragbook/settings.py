@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
-from uuid import uuid4
+
+from ragbook.files import write_whole
 
 Fusion = Literal["adaptive", "score", "rrf"]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
@@ -82,18 +82,10 @@ class Settings:
 def write_settings(settings: Settings, path: Path) -> None:
     """Write settings to a JSON file, at once or not at all."""
     text = json.dumps({"version": VERSION, "settings": asdict(settings)}, indent=2) + "\n"
-    new = path.with_name(f".{path.name}-{uuid4().hex}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with new.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # on disk before it takes the old one's place
-        new.replace(path)
+        write_whole(path, text)
     except OSError as error:
         raise SettingsError(f"The settings file {path} cannot be written: {error}.") from None
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def read_settings(path: Path) -> Settings:

@@ -28,6 +28,7 @@ from .documents import (
     invoke_children,
     latest_score,
     merge_by_score,
+    weighted,
 )
 
 ENOUGH_AGREEMENT = 0.3
@@ -105,7 +106,7 @@ class AdaptiveFusionRetriever(BaseRetriever):
         top_n = check_count("top_n", top_n, self.top_n)
         if not check_query(query).strip():
             return []
-        retrievers, weights = self._weighted()
+        retrievers, weights = weighted(self.retrievers, self.weights)
         lists = invoke_children(retrievers, query, run_manager, self.on_error)
         return adaptive_fusion(query, lists, weights, self.key, top_n)
 
@@ -119,14 +120,9 @@ class AdaptiveFusionRetriever(BaseRetriever):
         top_n = check_count("top_n", top_n, self.top_n)
         if not check_query(query).strip():
             return []
-        retrievers, weights = self._weighted()
+        retrievers, weights = weighted(self.retrievers, self.weights)
         lists = await ainvoke_children(retrievers, query, run_manager, self.on_error)
         return adaptive_fusion(query, lists, weights, self.key, top_n)
-
-    def _weighted(self) -> tuple[list[BaseRetriever], list[float]]:
-        weights = check_weights(self.weights, len(self.retrievers))
-        pairs = [(r, weight) for r, weight in zip(self.retrievers, weights) if weight > 0]
-        return [retriever for retriever, _ in pairs], [weight for _, weight in pairs]
 
 
 def adaptive_fusion(

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from langchain_core.cross_encoders import BaseCrossEncoder
 
+from .documents import check_pairs
+
 
 class HuggingFaceCrossEncoder(BaseCrossEncoder):
     """Score pairs of question and text with a cross-encoder of sentence-transformers.
@@ -122,19 +124,6 @@ class HuggingFaceCrossEncoder(BaseCrossEncoder):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model_name!r})"
-
-
-def check_pairs(text_pairs: object) -> None:
-    """Raise `TypeError` unless this is a list of pairs of strings."""
-    if not isinstance(text_pairs, list | tuple):
-        kind = type(text_pairs).__name__
-        raise TypeError(f"text_pairs must be a list of (question, text) pairs, got {kind}.")
-    for number, pair in enumerate(text_pairs):
-        strings = isinstance(pair, list | tuple) and [isinstance(text, str) for text in pair]
-        if strings != [True, True]:
-            raise TypeError(
-                f"text_pairs[{number}] must be two strings (question, text), got {pair!r:.60}."
-            )
 
 
 def _lacks_head(model: Any) -> bool:

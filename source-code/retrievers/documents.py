@@ -257,6 +257,19 @@ def check_count(name: str, value: int | None, default: int | None) -> int | None
     return value
 
 
+def check_pairs(text_pairs: object) -> None:
+    """Raise `TypeError` unless this is a list of pairs of strings."""
+    if not isinstance(text_pairs, list | tuple):
+        kind = type(text_pairs).__name__
+        raise TypeError(f"text_pairs must be a list of (question, text) pairs, got {kind}.")
+    for number, pair in enumerate(text_pairs):
+        strings = isinstance(pair, list | tuple) and [isinstance(text, str) for text in pair]
+        if strings != [True, True]:
+            raise TypeError(
+                f"text_pairs[{number}] must be two strings (question, text), got {pair!r:.60}."
+            )
+
+
 def check_weights(weights: Sequence[float] | None, count: int) -> list[float]:
     """Return one weight for each of `count` retrievers; all 1 if none were given.
 
@@ -275,6 +288,15 @@ def check_weights(weights: Sequence[float] | None, count: int) -> list[float]:
     if not any(weights):
         raise ValueError("At least one weight must be above 0.")
     return list(weights)
+
+
+def weighted(
+    retrievers: Sequence[BaseRetriever], weights: Sequence[float] | None
+) -> tuple[list[BaseRetriever], list[float]]:
+    """Return the retrievers of a weight above 0, which are worth calling, and their weights."""
+    checked = check_weights(weights, len(retrievers))
+    pairs = [(r, weight) for r, weight in zip(retrievers, checked) if weight > 0]
+    return [retriever for retriever, _ in pairs], [weight for _, weight in pairs]
 
 
 def invoke_children(

@@ -25,6 +25,7 @@ from .documents import (
     document_key,
     invoke_children,
     merge_by_score,
+    weighted,
 )
 
 
@@ -80,7 +81,7 @@ class RRFEnsembleRetriever(BaseRetriever):
         top_n = check_count("top_n", top_n, self.top_n)
         if not check_query(query).strip():
             return []
-        retrievers, weights = self._weighted()
+        retrievers, weights = weighted(self.retrievers, self.weights)
         lists = invoke_children(retrievers, query, run_manager, self.on_error)
         return reciprocal_rank_fusion(lists, weights, self.k, self.key, top_n)
 
@@ -94,14 +95,9 @@ class RRFEnsembleRetriever(BaseRetriever):
         top_n = check_count("top_n", top_n, self.top_n)
         if not check_query(query).strip():
             return []
-        retrievers, weights = self._weighted()
+        retrievers, weights = weighted(self.retrievers, self.weights)
         lists = await ainvoke_children(retrievers, query, run_manager, self.on_error)
         return reciprocal_rank_fusion(lists, weights, self.k, self.key, top_n)
-
-    def _weighted(self) -> tuple[list[BaseRetriever], list[float]]:
-        weights = check_weights(self.weights, len(self.retrievers))
-        pairs = [(r, weight) for r, weight in zip(self.retrievers, weights) if weight > 0]
-        return [retriever for retriever, _ in pairs], [weight for _, weight in pairs]
 
 
 def reciprocal_rank_fusion(

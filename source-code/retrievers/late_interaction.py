@@ -14,6 +14,8 @@ import numpy as np
 from langchain_core.cross_encoders import BaseCrossEncoder
 from numpy.typing import NDArray
 
+from .documents import check_pairs
+
 
 class LateInteractionCrossEncoder(BaseCrossEncoder):
     """Score pairs of question and text by comparing their tokens in the embedder's vector space.
@@ -180,19 +182,6 @@ class _Tokens(NamedTuple):
     @property
     def nbytes(self) -> int:
         return self.ids.nbytes + self.vectors.nbytes + self.whole.nbytes
-
-
-def check_pairs(text_pairs: object) -> None:
-    """Raise `TypeError` unless this is a list of pairs of strings."""
-    if not isinstance(text_pairs, list | tuple):
-        kind = type(text_pairs).__name__
-        raise TypeError(f"text_pairs must be a list of (question, text) pairs, got {kind}.")
-    for number, pair in enumerate(text_pairs):
-        strings = isinstance(pair, list | tuple) and [isinstance(text, str) for text in pair]
-        if strings != [True, True]:
-            raise TypeError(
-                f"text_pairs[{number}] must be two strings (question, text), got {pair!r:.60}."
-            )
 
 
 def _load(model_name: str) -> Any:
