@@ -26,6 +26,16 @@ COLOURS = {
 }
 """A colour for each pattern."""
 
+STAGE_COLOURS = {
+    "dense": COLOURS["naive"],
+    "bm25": "#7b6fd0",
+    "fusion": COLOURS["hybrid"],
+    "rewriting": COLOURS["multi-query"],
+    "rerank": COLOURS["reranked"],
+    "answer": COLOURS["stacked"],
+}
+"""A colour for each stage: a pattern has the colour of the stage that it adds."""
+
 GREY = "#808080"
 MARKERS = dict(zip(COLOURS, "os^Dv"))
 
