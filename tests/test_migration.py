@@ -1,0 +1,216 @@
+"""The page about LangChain's retired classes tells the truth: every import, class and argument."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentence_transformers
+from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.vectorstores import InMemoryVectorStore
+
+import retrievers
+from helpers import doc
+from ragbook.copying import RETIRED
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "book" / "migration.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+SNIPPET = re.compile(r"```\{code-block\} python\n:caption: (Before|After)\n(.*?)```", re.DOTALL)
+
+SECTIONS = dict(
+    re.findall(r"^## (From [^\n]+)\n(.*?)(?=^## |^\(|\Z)", PAGE, re.DOTALL | re.MULTILINE)
+)
+
+
+def rows(text: str, header: str) -> list[list[str]]:
+    """Return the cells of the table whose first header cell is `header`."""
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line.startswith(f"| {header} |"):
+            next(lines)
+            break
+    else:
+        return []
+    found = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+    return found
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`(\w+)`", cell)
+
+
+def arguments_of(cls: type) -> set[str]:
+    """Return what a class takes: its fields and the parameters of its constructors."""
+    made_by = [getattr(cls, name) for name in dir(cls) if name.startswith("from_")]
+    taken = {name for maker in [cls, *made_by] for name in inspect.signature(maker).parameters}
+    shown = {name for name, value in inspect.getmembers(cls) if isinstance(value, property)}
+    return taken | shown | set(getattr(cls, "model_fields", {}))
+
+
+def old_class(name: str, module: str) -> type:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+
+
+CLASSES = rows(PAGE, "class")
+STILL_THERE = {names(row[0])[0]: row[2].strip("`") for row in CLASSES}
+
+
+@pytest.mark.parametrize("name", STILL_THERE)
+def test_a_class_that_is_said_to_be_still_there_is_there(name: str) -> None:
+    assert old_class(name, STILL_THERE[name]).__name__ == name
+
+
+def test_langchain_retrievers_is_not_in_this_environment() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("langchain.retrievers")
+
+
+def test_every_class_named_as_ours_exists() -> None:
+    ours = {name for row in CLASSES for name in names(row[3])}
+    assert ours == {
+        "BM25Retriever",
+        "RRFEnsembleRetriever",
+        "AdaptiveFusionRetriever",
+        "MultiQueryRetriever",
+        "RerankRetriever",
+        "HuggingFaceCrossEncoder",
+    }
+    assert all(inspect.isclass(getattr(retrievers, name)) for name in ours)
+
+
+def test_every_class_has_a_section_or_is_named_as_missing() -> None:
+    missing = PAGE.split("## Not here yet")[1]
+    titles = " ".join(SECTIONS)
+    for name in STILL_THERE:
+        linked = next(row[3] for row in CLASSES if names(row[0]) == [name])
+        assert name in titles or f"`{name}`" in missing or "#from-" in linked, name
+
+
+class FakeCrossEncoder:
+    """Stands for the model from the hub: a longer text scores higher."""
+
+    model = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def predict(self, pairs: list[tuple[str, str]], **kwargs: Any) -> Any:
+        import numpy as np
+
+        return np.array([float(len(text)) for _, text in pairs])
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The names that the page's examples take as given."""
+    monkeypatch.setattr(sentence_transformers, "CrossEncoder", FakeCrossEncoder)
+    documents = [
+        doc("Body chemistry sets how hard an exercise feels.", "a"),
+        doc("The body of law grows.", "b"),
+        doc("Chemistry is the study of matter.", "c"),
+    ]
+    store = InMemoryVectorStore.from_documents(documents, DeterministicFakeEmbedding(size=8))
+    llm = FakeListChatModel(responses=["the chemistry of the body\nexercise and the body"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield {"documents": documents, "store": store, "llm": llm}
+
+
+def test_every_example_runs_in_the_order_of_the_page(reader: dict[str, Any]) -> None:
+    snippets = SNIPPET.findall(PAGE)
+    # A later "After" builds on an earlier one, and so does a "Before": two readers, two programs.
+    before, after = dict(reader), dict(reader)
+    assert {kind for kind, _ in snippets} == {"Before", "After"}
+    for kind, code in snippets:
+        program = before if kind == "Before" else after
+        program.pop("found", None)
+        exec(code, program)
+        assert program["found"], code
+        assert all(isinstance(document, Document) for document in program["found"])
+
+
+def test_what_stands_before_is_old_and_what_stands_after_is_ours(reader: dict[str, Any]) -> None:
+    for kind, code in SNIPPET.findall(PAGE):
+        modules = re.findall(r"^from (\w+)", code, re.MULTILINE)
+        old = {"langchain_classic", "langchain_community"}
+        assert set(modules) <= (old if kind == "Before" else {"retrievers", "langchain_core"})
+
+
+ARGUMENTS = [
+    (title, row) for title, section in SECTIONS.items() for row in rows(section, "old argument")
+]
+
+
+def test_the_classes_that_are_replaced_have_tables_of_arguments() -> None:
+    assert {title for title, _ in ARGUMENTS} >= {
+        "From BM25Retriever",
+        "From EnsembleRetriever",
+        "From MultiQueryRetriever",
+        "From ContextualCompressionRetriever and CrossEncoderReranker",
+        "From HuggingFaceCrossEncoder",
+    }
+
+
+@pytest.mark.parametrize(("title", "row"), ARGUMENTS, ids=lambda value: str(value)[:60])
+def test_an_argument_is_one_of_both_classes(title: str, row: list[str]) -> None:
+    old_names = [name for name in STILL_THERE if name in title]
+    old = set[str]().union(*(arguments_of(old_class(n, STILL_THERE[n])) for n in old_names))
+    (argument,) = names(row[0])
+    assert argument in old
+
+    (target,) = {
+        name
+        for table_row in CLASSES
+        if names(table_row[0])[0] in old_names
+        for name in names(table_row[3])[:1]
+    }
+    new = arguments_of(getattr(retrievers, target))
+    assert names(row[1]) or row[1] == "gone"
+    assert set(names(row[1])) <= new
+
+
+def test_no_argument_of_an_old_class_is_left_out() -> None:
+    """What the base class gives every retriever, and its unnamed rest, need no row."""
+    common = {"name", "cache", "callbacks", "tags", "metadata", "args", "kwargs", "data", "config"}
+    for title in {title for title, _ in ARGUMENTS}:
+        listed = {name for t, row in ARGUMENTS if t == title for name in names(row[0])}
+        for old_name in [name for name in STILL_THERE if name in title]:
+            cls = old_class(old_name, STILL_THERE[old_name])
+            fields = set(getattr(cls, "model_fields", {}))
+            assert fields - listed - common == set(), old_name
+
+
+def test_the_command_that_copies_names_what_the_example_imports() -> None:
+    for title, section in SECTIONS.items():
+        copied = re.findall(r"uv run rag copy ([\w ]+) --to", section)
+        if copied:
+            imported = set(re.findall(r"^from retrievers\.(\w+)", section, re.MULTILINE))
+            assert imported - set(copied[0].split()) <= {"adaptive_fusion", "dense"}, title
+
+
+def test_the_readme_and_the_copy_command_name_the_same_successors() -> None:
+    page = {names(row[0])[0]: row[3] for row in CLASSES}
+    for row in rows(README, "LangChain had"):
+        for old in [name for name in names(row[0]) if name in page]:
+            assert set(names(page[old])) & set(names(row[1])), old
+    for old, file in RETIRED.items():
+        if old in page:
+            ours = names(page[old])[0]
+            module = importlib.import_module(f"retrievers.{file}")
+            assert getattr(retrievers, ours).__module__ == module.__name__
