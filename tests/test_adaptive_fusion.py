@@ -189,6 +189,12 @@ def test_single_documents_that_differ_cannot_be_judged() -> None:
     assert shares("red kite", birds(1), birds(50)) == [0.5, 0.5]
 
 
+def test_a_single_document_keeps_its_equal_share_where_the_other_list_gains_something() -> None:
+    assert shares("red kite", birds(*range(40)), birds(99)) == [0.5, 0.5]
+    thirds = shares("red kite", birds(*range(40)), birds(99), birds(*range(100, 140)))
+    assert thirds == pytest.approx([2 / 3, 1 / 3, 0])
+
+
 def test_chinese_questions_are_compared_by_pairs_of_characters() -> None:
     good = [doc("秋天的森林" if n < 10 else "冬天的湖", id=str(n)) for n in range(40)]
     other = [doc("夏天的海滩", id=str(100 + n)) for n in range(40)]

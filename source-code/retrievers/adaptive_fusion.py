@@ -234,6 +234,7 @@ def trust(query: str, lists: Sequence[Mapping[Hashable, Document]]) -> list[floa
         Equal shares as far as the lists agree. As far as they disagree, shares in proportion to the
         square of how much more of the question's words the first documents of a list hold than its
         lower half does and than the other documents found do; equal ones if no list gains anything.
+        A list of one document cannot be judged by its lower half, and keeps its equal share.
     """
     filled = [documents for documents in lists if documents]
     equal = [1 / len(filled) if documents else 0.0 for documents in lists] if filled else []
@@ -248,7 +249,11 @@ def trust(query: str, lists: Sequence[Mapping[Hashable, Document]]) -> list[floa
     gains = [max(0.0, gain) ** 2 for gain in _gains(query, lists)]
     if not sum(gains):
         return equal
-    return [agreed * share + (1 - agreed) * gain / sum(gains) for share, gain in zip(equal, gains)]
+    # The only document that a keyword search found may be the very part number asked for.
+    single = [s if len(documents) == 1 else 0.0 for s, documents in zip(equal, lists)]
+    rest = (1 - sum(single)) / sum(gains)
+    judged = [share + rest * gain for share, gain in zip(single, gains)]
+    return [agreed * share + (1 - agreed) * own for share, own in zip(equal, judged)]
 
 
 def _agreement(one: Mapping[Hashable, Any], other: Mapping[Hashable, Any]) -> float:
