@@ -5,8 +5,10 @@ Code asks the profile for a model and never names one. Importing this module loa
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -261,6 +263,7 @@ def _load_embeddings(folder: str, query_prompt: str) -> HuggingFaceEmbeddings:
     # PyTorch's threads spin while they wait for one another. On a machine that does something else
     # too, that made one query take 800 ms instead of 35. It must be set before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    _import_tqdm_quietly()
     from langchain_huggingface import HuggingFaceEmbeddings
 
     prompt = {"prompt": query_prompt} if query_prompt else {}
@@ -297,6 +300,13 @@ def _scoring_model(folder: str) -> _ScoringModel:
     # LangChain keeps the SentenceTransformer in a private attribute; there is no public way to it,
     # and loading the weights a second time would double memory and start-up.
     return _ScoringModel(load_embeddings(folder)._client)
+
+
+def _import_tqdm_quietly() -> None:
+    """Import tqdm without its warning that a notebook lacks ipywidgets: no bar is drawn anyway."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "IProgress not found")
+        importlib.import_module("tqdm.auto")
 
 
 @contextmanager
