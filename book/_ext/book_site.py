@@ -1,0 +1,104 @@
+"""What the whole site needs: its address if it has one, descriptions, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from html import unescape
+from typing import Any
+from urllib.parse import urlsplit
+
+from docutils import nodes
+from langchain_core.retrievers import BaseRetriever
+from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.util import logging
+from sphinx.util.inspect import stringify_signature
+
+logger = logging.getLogger(__name__)
+
+UNUSED = "sphinx_thebe"
+"""Jupyter Book always loads it. Its scripts know servers that run code; this book uses none."""
+
+INHERITED = {"name", "cache", "verbose", "tags", "metadata", "callbacks", "custom_get_token_ids"}
+"""Arguments that every LangChain object has, left out of the signatures."""
+
+
+def set_address(app: Sphinx, config: Config) -> None:
+    """Take the address of the published book from BOOK_URL.
+
+    Without it the social metadata have no picture, because a picture needs a full address.
+    """
+    address = os.environ.get("BOOK_URL", "").strip()
+    if address:
+        address = address.rstrip("/") + "/"
+        config.html_baseurl = address
+        config.ogp_site_url = address
+        config.notfound_urls_prefix = urlsplit(address).path
+    else:
+        config.ogp_social_cards = {"enable": False}
+
+
+def unload(app: Sphinx, extension: str) -> None:
+    """Disconnect what an extension has connected."""
+    for event, listeners in app.events.listeners.items():
+        app.events.listeners[event] = [
+            listener for listener in listeners if listener.handler.__module__ != extension
+        ]
+
+
+def describe(
+    app: Sphinx,
+    pagename: str,
+    templatename: str,
+    context: dict[str, Any],
+    doctree: nodes.document | None,
+) -> None:
+    """Use a page's own description for the social metadata too, and insist that it has one."""
+    context["css_files"] = [file for file in context["css_files"] if "thebe" not in str(file)]
+    if doctree is None:
+        description = f"{context.get('title') or 'Page not found'}: {app.config.project}."
+        tag = f'<meta name="description" content="{description}" />'
+        tags = (
+            ("og:title", context.get("title") or "Page not found"),
+            ("og:type", "website"),
+            ("og:description", description),
+            ("og:site_name", app.config.project),
+        )
+        social = "".join(f'<meta property="{name}" content="{text}" />\n' for name, text in tags)
+        context["metatags"] = f"{context.get('metatags', '')}\n{tag}\n{social}"
+        return
+    found = re.search(r'<meta content="([^"]*)" name="description"', context["metatags"])
+    if not found:
+        message = "This page has no description (myst: html_meta: description)."
+        logger.warning(message, location=pagename)
+        return
+    context["meta"] = {**(context["meta"] or {}), "og:description": unescape(found[1])}
+
+
+def shorten_signature(
+    app: Sphinx,
+    what: str,
+    name: str,
+    thing: Any,
+    options: Any,
+    signature: str | None,
+    returned: str | None,
+) -> tuple[str | None, str | None]:
+    """Leave LangChain's own arguments out of a class's signature."""
+    if what != "class" or not inspect.isclass(thing) or not signature:
+        return signature, returned
+    full = inspect.signature(thing)
+    inherited = INHERITED if issubclass(thing, BaseRetriever) else set()
+    kept = [p for p in full.parameters.values() if p.name not in inherited]
+    return stringify_signature(full.replace(parameters=kept), show_return_annotation=False), None
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Connect the hooks."""
+    unload(app, UNUSED)
+    app.connect("config-inited", set_address)
+    app.connect("html-page-context", describe, priority=100)
+    app.connect("autodoc-process-signature", shorten_signature)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
