@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
+from pydantic import ConfigDict
 
 from helpers import doc
 from retrievers.documents import (
@@ -15,6 +18,7 @@ from retrievers.documents import (
     document_key,
     keys_of,
     latest_score,
+    latest_score_name,
     merge_by_score,
     merge_copies,
     scored_copy,
@@ -80,6 +84,9 @@ def test_the_latest_score_is_that_of_the_last_stage() -> None:
     assert latest_score(once) == 2
     assert latest_score(twice) == 5
     assert latest_score(doc("x", rank=1, good_score=True)) is None
+    assert latest_score_name(twice) == "bm25_score"
+    assert latest_score_name(doc("x", dense_score=0.5, good_score=True)) == "dense_score"
+    assert latest_score_name(doc("x", score=1)) is None
 
 
 def test_merging_keeps_the_best_score_and_all_stages() -> None:
@@ -122,6 +129,55 @@ def test_a_copy_keeps_class_id_text_and_the_fields_of_a_subclass() -> None:
     assert type(copy) is Page
     copy.metadata["span"][1].append(3)
     assert page.metadata == {"span": (1, [2])}
+
+
+class FrozenPage(Page):
+    model_config = ConfigDict(frozen=True)
+
+
+def test_a_frozen_document_can_be_copied_and_a_copy_knows_which_fields_were_set() -> None:
+    page = FrozenPage(page_content="x")
+    copy = copied(page)
+    copy.metadata["lang"] = "en"
+    assert page.metadata == {}
+    assert page.model_fields_set == {"page_content"}
+    assert copy.model_fields_set == {"page_content", "metadata"}
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(), inner, max_size=3)
+        | st.tuples(inner)
+        | st.sets(st.integers(), max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def containers(value: Any) -> list[Any]:
+    """Return every object inside a value that can be changed."""
+    inner = list(value.values()) if isinstance(value, dict) else value
+    if not isinstance(inner, list | tuple):
+        return [value] if isinstance(value, set) else []
+    own = [] if isinstance(value, tuple) else [value]
+    return own + [found for item in inner for found in containers(item)]
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=4))
+def test_a_copy_has_equal_metadata_and_shares_nothing_that_can_change(
+    metadata: dict[str, Any],
+) -> None:
+    original = Document(page_content="x", metadata=metadata)
+    copy = copied(original)
+    assert copy.metadata == deepcopy(original.metadata)
+    assert list(copy.metadata) == list(original.metadata)
+    shared = {id(c) for c in containers(copy.metadata)} & {
+        id(c) for c in containers(original.metadata)
+    }
+    assert not shared
 
 
 def test_merging_by_score_takes_the_best_and_ties_keep_the_order_met() -> None:

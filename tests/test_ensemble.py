@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from contextvars import ContextVar
 from fractions import Fraction
 from typing import Any
 
@@ -161,6 +162,45 @@ def test_c19_legs_run_side_by_side_in_threads() -> None:
     barrier = threading.Barrier(3)
     legs = [Meeting(barrier=barrier, document=doc(name)) for name in "abc"]
     assert texts(RRFEnsembleRetriever(retrievers=legs).invoke("q")) == ["a", "b", "c"]
+
+
+SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
+
+
+class Marking(BaseRetriever):
+    """Notes its thread and what it sees, then leaves a mark for those who share its context."""
+
+    notes: Any
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        self.notes.append((threading.get_ident(), SEEN.get()))
+        SEEN.set("a leg's mark")
+        return []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_c19_every_leg_sees_the_caller_s_context_and_none_changes_it(count: int) -> None:
+    notes: list[tuple[int, str]] = []
+    token = SEEN.set("the caller's")
+    try:
+        RRFEnsembleRetriever(retrievers=[Marking(notes=notes)] * count).invoke("q")
+        assert [seen for _, seen in notes] == ["the caller's"] * count
+        assert SEEN.get() == "the caller's"
+    finally:
+        SEEN.reset(token)
+
+
+def test_c19_the_last_leg_does_not_cost_a_thread() -> None:
+    notes: list[tuple[int, str]] = []
+    RRFEnsembleRetriever(retrievers=[leg("a"), Marking(notes=notes)]).invoke("q")
+    assert [thread for thread, _ in notes] == [threading.get_ident()]
+
+
+def test_c18_the_first_error_in_the_order_of_the_legs_is_raised() -> None:
+    early, late = ValueError("first leg"), KeyError("last leg")
+    legs = [FailingRetriever(error=early), leg("a"), FailingRetriever(error=late)]
+    with pytest.raises(ValueError, match="first leg"):
+        RRFEnsembleRetriever(retrievers=legs).invoke("q")
 
 
 async def test_c19_legs_run_side_by_side_on_the_event_loop() -> None:

@@ -66,7 +66,8 @@ class ExactVectorStore(VectorStore):
         # The product by BLAS rounds equal rows apart at some places of the matrix; this does not.
         scores = np.einsum("ij,j->i", self._matrix[numbers], unit)
         best = np.argsort(-scores, kind="stable")[:k]
-        return [(self._documents[numbers[n]], float(scores[n])) for n in best]
+        documents = map(self._documents.__getitem__, numbers[best].tolist())
+        return list(zip(documents, scores[best].tolist()))
 
     def similarity_search_with_score(
         self, query: str, k: int = 4, **kwargs: Any

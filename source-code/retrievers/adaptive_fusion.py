@@ -26,7 +26,7 @@ from .documents import (
     check_weights,
     document_key,
     invoke_children,
-    latest_score,
+    latest_score_name,
     merge_by_score,
     weighted,
 )
@@ -159,9 +159,9 @@ def adaptive_fusion(
             copies[name].append(document)
     scores = dict.fromkeys(copies, 0.0)
     for scale, share in zip(scales, shares):
-        lowest = _lowest(scale)
+        weight, lowest = share / total, _lowest(scale)
         for name in scores:
-            scores[name] += share / total * scale.get(name, lowest)
+            scores[name] += weight * scale.get(name, lowest)
     return merge_by_score(copies, scores, "fusion_score", top_n)
 
 
@@ -180,34 +180,37 @@ def common_scales(
         ValueError: If a document has no score, or one that is not finite.
     """
     latest = [_latest_scores(documents) for documents in lists]
-    known = [_matches(documents, scores) for documents, scores in zip(lists, latest)]
-    top = max((score for scale in known if scale for score in scale.values()), default=1.0) or 1.0
+    known = [_matches(found, stages, scores) for found, (stages, scores) in zip(lists, latest)]
+    top = max((max(scale.values()) for scale in known if scale), default=1.0) or 1.0
     return [
-        _min_max(scores, top) if scale is None else scale for scale, scores in zip(known, latest)
+        _min_max(scores, top) if scale is None else scale
+        for scale, (_, scores) in zip(known, latest)
     ]
 
 
-def _latest_scores(documents: Mapping[Hashable, Document]) -> dict[Hashable, float]:
+def _latest_scores(
+    documents: Mapping[Hashable, Document],
+) -> tuple[set[str], dict[Hashable, float]]:
+    """Return the names of the stages that scored last, and each document's score from there."""
+    stages: set[str] = set()
     scores: dict[Hashable, float] = {}
     for name, document in documents.items():
-        score = latest_score(document)
-        if score is None or not math.isfinite(score):
+        stage = latest_score_name(document)
+        score = float(document.metadata[stage]) if stage else None
+        if stage is None or score is None or not math.isfinite(score):
             raise ValueError(
                 f"A retriever returned the document {name!r} with the score {score}. Adaptive "
                 "fusion needs a finite score; fuse by rank with RRFEnsembleRetriever instead."
             )
+        stages.add(stage)
         scores[name] = score
-    return scores
+    return stages, scores
 
 
 def _matches(
-    documents: Mapping[Hashable, Document], scores: Mapping[Hashable, float]
+    documents: Mapping[Hashable, Document], stages: set[str], scores: Mapping[Hashable, float]
 ) -> dict[Hashable, float] | None:
     """Return the scores as shares of a full match; None where they do not say."""
-    stages = {
-        next(key for key in reversed(document.metadata) if key.endswith("_score"))
-        for document in documents.values()
-    }
     if stages == {"bm25_score"} and all("bm25_match" in d.metadata for d in documents.values()):
         return {name: _clip(d.metadata["bm25_match"]) for name, d in documents.items()}
     # A score beyond 1 is no cosine, whatever its name.
@@ -324,4 +327,4 @@ def _lowest(scale: Mapping[Hashable, float]) -> float:
 
 
 def _clip(score: float) -> float:
-    return min(1.0, max(0.0, score))
+    return 1.0 if score > 1 else score if score > 0 else 0.0

@@ -353,15 +353,17 @@ class BM25Retriever(BaseRetriever):
             return []
         index = self.index  # read once: add_documents may put another one in its place
         terms = index.analyse(query)
-        ranked = index.bm25.rank(terms, None if filters else k)
-        hits = ((index.documents[number], score) for number, score in zip(*ranked))
-        passed = (hit for hit in hits if all(passes(hit[0]) for passes in filters))
+        numbers, scores = index.bm25.rank(terms, None if filters else k)
+        documents = map(index.documents.__getitem__, numbers.tolist())
+        hits: Iterator[tuple[Document, float]] = zip(documents, scores.tolist())
+        if filters:
+            hits = (hit for hit in hits if all(passes(hit[0]) for passes in filters))
         full = index.bm25.full_match(terms)
         results = []
-        for document, score in islice(passed, k):
+        for document, score in islice(hits, k):
             result = copied(document)
             if full > 0:  # the classic IDF can be below
-                result.metadata["bm25_match"] = float(score / full)
+                result.metadata["bm25_match"] = score / full
             results.append(write_score(result, "bm25_score", score, found_by="bm25"))
         return results
 

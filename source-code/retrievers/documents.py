@@ -10,6 +10,7 @@ import asyncio
 import logging
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextvars import copy_context
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ OnError = Literal["raise", "skip"]
 Key = Callable[[Document], Hashable]
 Filter = dict[str, Any] | Callable[[Document], bool]
 _SCALARS = (str, int, float, bool, type(None))
+_NUMBERS = (int, float)
 
 POSITION_KEYS = ("start_index", "chunk_index", "position")
 """Metadata keys that say where in its source a chunk begins, tried in this order."""
@@ -66,22 +68,17 @@ def keys_of(lists: Sequence[Sequence[Document]], key: Key = document_key) -> lis
     takes the key of one with an id when text, source and position are the same. A `key` of the
     caller's own is applied as it is.
     """
-    keys = [[key(document) for document in documents] for documents in lists]
-    if key is not document_key:
+    keys: list[list[Any]] = [[key(document) for document in documents] for documents in lists]
+    if key is not document_key or all(name[0] == "id" for names in keys for name in names):
         return keys
     identified: dict[Hashable, Hashable] = {}
-    missing = False
     for documents, names in zip(lists, keys):
         for document, name in zip(documents, names):
-            if name[0] == "id":  # type: ignore[index]
+            if name[0] == "id":
                 identified.setdefault(_content(document), name)
-            else:
-                missing = True
-    if not (missing and identified):
-        return keys
     return [
         [
-            name if name[0] == "id" else identified.get(_content(document), name)  # type: ignore[index]
+            name if name[0] == "id" else identified.get(_content(document), name)
             for document, name in zip(documents, names)
         ]
         for documents, names in zip(lists, keys)
@@ -106,8 +103,12 @@ def copied(document: Document) -> Document:
 
     Class, id, text and the fields of a subclass stay; the metadata is copied to its last level.
     """
-    metadata = {name: _copied_value(value) for name, value in document.metadata.items()}
-    return document.model_copy(update={"metadata": metadata})
+    copy = document.model_copy()
+    # Straight into the dictionary: model_copy(update=…) and assignment both take longer, and this
+    # runs some hundred times a query.
+    copy.__dict__["metadata"] = _copied_dict(document.metadata)
+    copy.model_fields_set.add("metadata")
+    return copy
 
 
 def write_score(
@@ -141,9 +142,16 @@ def scored_copy(
 
 def latest_score(document: Document) -> float | None:
     """Return the score of the last stage that scored this document, or None if none did."""
+    name = latest_score_name(document)
+    return None if name is None else float(document.metadata[name])
+
+
+def latest_score_name(document: Document) -> str | None:
+    """Return the metadata key of the last stage's score, or None if no stage scored it."""
+    name: str
     for name, value in reversed(document.metadata.items()):
-        if name.endswith("_score") and _is_score(name, value):
-            return float(value)
+        if name.endswith("_score") and isinstance(value, _NUMBERS) and not isinstance(value, bool):
+            return name
     return None
 
 
@@ -307,7 +315,8 @@ def invoke_children(
 ) -> list[list[Document]]:
     """Ask several retrievers the same question, side by side in threads.
 
-    Each runs as a child of `run_manager`, tagged `retriever_1`, `retriever_2` and so on.
+    Each runs as a child of `run_manager`, tagged `retriever_1`, `retriever_2` and so on. The last
+    one runs in the calling thread, which would otherwise wait.
 
     Args:
         retrievers: The retrievers to ask, at least one.
@@ -327,8 +336,12 @@ def invoke_children(
         except Exception as error:
             return error
 
-    with ContextThreadPoolExecutor(max_workers=len(retrievers)) as executor:
-        answers = list(executor.map(ask, range(len(retrievers))))
+    last = len(retrievers) - 1
+    with ContextThreadPoolExecutor(max_workers=max(1, last)) as executor:
+        others = [executor.submit(ask, number) for number in range(last)]
+        # In a context of its own, like the others, so that nothing set there reaches the caller.
+        answer = copy_context().run(ask, last)
+        answers = [*(other.result() for other in others), answer]
     return _without_failures(answers, retrievers, on_error)
 
 
@@ -491,12 +504,20 @@ def _copied_value(value: Any) -> Any:
     if isinstance(value, _SCALARS):
         return value
     if type(value) is list:
-        return [_copied_value(item) for item in value]
+        return [item if isinstance(item, _SCALARS) else _copied_value(item) for item in value]
     if type(value) is dict:
-        return {name: _copied_value(item) for name, item in value.items()}
+        return _copied_dict(value)
     return deepcopy(value)
+
+
+def _copied_dict(values: dict[Any, Any]) -> dict[Any, Any]:
+    copy = dict(values)
+    for name, value in copy.items():
+        if not isinstance(value, _SCALARS):  # most are, and a call for each would take longest
+            copy[name] = _copied_value(value)
+    return copy
 
 
 def _is_score(name: str, value: object) -> bool:
     named_so = name == "score" or name.endswith("_score")
-    return named_so and isinstance(value, int | float) and not isinstance(value, bool)
+    return named_so and isinstance(value, _NUMBERS) and not isinstance(value, bool)
