@@ -8,6 +8,7 @@ import threading
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,6 +121,22 @@ def test_nearness_to_the_whole_text_counts() -> None:
 
 def test_a_text_scores_one_against_itself_as_a_single_word() -> None:
     assert LateInteractionCrossEncoder(FakeModel()).score([("owl", "owl")]) == pytest.approx([1])
+
+
+def test_an_explanation_holds_what_the_score_is_made_of() -> None:
+    encoder = LateInteractionCrossEncoder(FakeModel(), corpus=["owl owl", "owl tree", "owl"])
+    found = encoder.explain("owl tree ?", "bird owl")
+    assert (found.query, found.text) == (["owl", "tree"], ["bird", "owl"])
+    assert found.cosines == pytest.approx(np.array([[0.6, 1], [0.8, 0]]))
+    assert found.literal.tolist() == [True, False]
+    evidence = found.cosines.max(axis=1) + 0.25 * found.literal + 0.5 * found.whole
+    (score,) = encoder.score([("owl tree ?", "bird owl")])
+    assert found.weights @ evidence / found.weights.sum() / 1.75 == pytest.approx(score)
+
+
+def test_a_text_without_words_explains_nothing() -> None:
+    found = LateInteractionCrossEncoder(FakeModel()).explain("owl", "?")
+    assert (found.query, found.text, found.cosines.shape) == (["owl"], [], (1, 0))
 
 
 def test_each_text_is_read_once_and_the_cache_is_bounded() -> None:

@@ -13,6 +13,7 @@ from ragbook.plots import (
     GREY,
     frontier_plot,
     map_plot,
+    match_plot,
     quality_plot,
     rank_flow_plot,
     save_svg,
@@ -50,6 +51,7 @@ VECTORS = np.random.default_rng(0).normal(size=(4, 8))
         lambda: quality_plot(figures("naive")),
         lambda: frontier_plot(figures("naive", "hybrid", "stacked")),
         lambda: rank_flow_plot(STAGES),
+        lambda: match_plot(["kite"], ["red", "kite"], [[0.2, 0.9]]),
         lambda: map_plot(DOCUMENTS, VECTORS, "Where?", VECTORS[0], ["a"]),
     ],
 )
@@ -93,3 +95,11 @@ def test_the_map_puts_a_question_where_its_vector_lies() -> None:
         [star.get_xdata()[0], star.get_ydata()[0]],
         [second_source.get_xdata()[0], second_source.get_ydata()[0]],
     )
+
+
+def test_the_match_plot_keeps_the_nearest_pieces_in_their_order_and_writes_the_best() -> None:
+    cosines = [[0.2, 0.9, 0.0, 0.7], [0.8, 0.1, 0.3, 0.2]]
+    axes = match_plot(["kite", "red"], ["a", "b", "c", "d"], cosines, columns=3).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "d"]
+    written = {text.get_text(): tuple(text.get_position()) for text in axes.texts}
+    assert written == {"0.90": (1, 0), "0.80": (0, 1)}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
 # Okabe and Ito's colours, told apart by colour-blind readers, those of middling lightness: each has
 # a contrast of at least 3 : 1 on white and on the book's dark background.
@@ -183,6 +184,40 @@ def map_plot(
     return figure
 
 
+def match_plot(
+    query: Sequence[str], text: Sequence[str], cosines: Sequence[Sequence[float]], columns: int = 16
+) -> Figure:
+    """Draw how near each word piece of a question is to those of a text; the best is written out.
+
+    Args:
+        query: The question's word pieces, from top to bottom.
+        text: The text's word pieces.
+        cosines: Of each with each, shape (question, text).
+        columns: How many of the text's pieces to draw: the nearest ones, in their order.
+    """
+    values = np.asarray(cosines, float)
+    nearest = np.sort(np.argsort(-values.max(axis=0), kind="stable")[:columns])
+    values = values[:, nearest]
+    figure, axes = _figure(1, 1, width=0.42 * len(nearest) + 1.2, height=0.36 * len(query) + 0.9)
+    for row, line in enumerate(values):
+        for column, value in enumerate(line):
+            if value >= 0.1:  # paler ones would not show
+                axes.add_patch(
+                    _square(column, row, 0.6 * min(float(value), 1), column == line.argmax())
+                )
+        best = int(line.argmax())
+        axes.text(best, row, f"{line[best]:.2f}", ha="center", va="center", fontsize=8, color=GREY)
+    axes.set_xlim(-0.5, len(nearest) - 0.5)
+    axes.set_ylim(len(query) - 0.5, -0.5)
+    axes.set_yticks(range(len(query)), query)
+    axes.set_xticks(range(len(nearest)), [text[n] for n in nearest], rotation=60, ha="left")
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    return figure
+
+
 def save_svg(figure: Figure, path: Path, description: str) -> None:
     """Write a figure as SVG: transparent, the same bytes each time, with a title for readers who
     cannot see it."""
@@ -221,6 +256,15 @@ def _quiet(axes: Axes) -> None:
     for name, spine in axes.spines.items():
         spine.set_visible(name in ("left", "bottom"))
         spine.set_color(GREY)
+
+
+def _square(column: float, row: float, alpha: float, framed: bool) -> Rectangle:
+    from matplotlib.patches import Rectangle
+
+    fill = (*(int(STAGE_COLOURS["rerank"][i : i + 2], 16) / 255 for i in (1, 3, 5)), alpha)
+    place = (column - 0.46, row - 0.46)
+    edge = STAGE_COLOURS["rerank"] if framed else "none"
+    return Rectangle(place, 0.92, 0.92, facecolor=fill, edgecolor=edge, clip_on=False)
 
 
 def _plane(

@@ -111,10 +111,35 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
             tokens = self._read({text for pair in text_pairs for text in pair})
         return [self._compare(tokens[query], tokens[text]) for query, text in text_pairs]
 
+    def explain(self, query: str, text: str) -> Interaction:
+        """Say which word pieces of a text met those of a question, for debugging and for pictures.
+
+        Raises:
+            TypeError: If something else than strings is given.
+            RuntimeError: If the model cannot be loaded.
+        """
+        check_pairs([(query, text)])
+        with self._lock:
+            self._prepare()
+            tokens = self._read({query, text})
+            pieces = {piece: token for token, piece in self._model.tokenizer.get_vocab().items()}
+        asked, read = tokens[query], tokens[text]
+        return Interaction(
+            [pieces[int(piece)] for piece in asked.ids],
+            [pieces[int(piece)] for piece in read.ids],
+            asked.vectors @ read.vectors.T,
+            asked.vectors @ read.whole,
+            np.isin(asked.ids, read.ids),
+            self._weights(asked),
+        )
+
+    def _weights(self, query: _Tokens) -> NDArray[np.float64]:
+        return np.array([self._idf.get(int(piece), self._unseen_idf) for piece in query.ids])
+
     def _compare(self, query: _Tokens, text: _Tokens) -> float:
         if not len(query.ids) or not len(text.ids):
             return 0.0
-        weights = np.array([self._idf.get(int(piece), self._unseen_idf) for piece in query.ids])
+        weights = self._weights(query)
         evidence = (query.vectors @ text.vectors.T).max(axis=1)
         evidence = evidence + self.exact_weight * np.isin(query.ids, text.ids)
         evidence = evidence + self.document_weight * (query.vectors @ text.whole)
@@ -170,6 +195,26 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+class Interaction(NamedTuple):
+    """How the n word pieces of a question meet the m of a text; what `explain` returns.
+
+    Args:
+        query: The question's word pieces; `##` before one that goes on with a word.
+        text: The text's word pieces.
+        cosines: Of each with each, shape (n, m). The score counts the highest of each row.
+        whole: Of the question's pieces with the whole text, shape (n,).
+        literal: Whether the text holds a piece itself, shape (n,).
+        weights: How rare each piece is in the corpus, shape (n,).
+    """
+
+    query: list[str]
+    text: list[str]
+    cosines: NDArray[np.float32]
+    whole: NDArray[np.float32]
+    literal: NDArray[np.bool_]
+    weights: NDArray[np.float64]
 
 
 class _Tokens(NamedTuple):
