@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import ast
+import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -128,3 +130,14 @@ def test_source_is_live_code_without_its_docstrings() -> None:
     assert ast.get_docstring(tree.body[0]) is None  # type: ignore[arg-type]
     assert show.source(AdaptiveFusionRetriever, docstring=True).code.count('"""') == 2
     assert bundle(show.source(bundle))["text/markdown"].startswith("```python\ndef bundle")
+
+
+def test_saved_figures_are_those_of_the_file_or_some_of_its_patterns(tmp_path: Path) -> None:
+    path = tmp_path / "saved.json"
+    rows = [{"pattern": "naive"}, {"pattern": "reranked"}, {"pattern": "hybrid"}]
+    path.write_text(json.dumps({"queries": 2, "patterns": rows}), encoding="utf-8")
+    assert show.saved_figures(path)["patterns"] == rows
+    some = show.saved_figures(path, ["hybrid", "naive"])
+    assert some == {"queries": 2, "patterns": [rows[0], rows[2]]}
+    with pytest.raises(ValueError, match="no pattern 'stacked', only naive, reranked, hybrid"):
+        show.saved_figures(path, ["stacked"])

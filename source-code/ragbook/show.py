@@ -10,12 +10,14 @@ import ast
 import html
 import inspect
 import io
+import json
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.documents import Document
@@ -227,6 +229,25 @@ def passages(
     if not rows:
         return Table(["rank", "passage"], [["", "nothing found"]], [True, False], caption)
     return table(rows, caption)
+
+
+def saved_figures(path: str | Path, patterns: Sequence[str] = ()) -> dict[str, Any]:
+    """Read what `rag evaluate --json` saved.
+
+    Args:
+        path: The file.
+        patterns: Keep only these, in the order of the file; default: all. The comparisons stay
+            those with the baseline of the run.
+
+    Raises:
+        ValueError: If the file lacks one of the patterns.
+    """
+    figures: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    rows = {row["pattern"]: row for row in figures["patterns"]}
+    if missing := [name for name in patterns if name not in rows]:
+        raise ValueError(f"{path} has no pattern {missing[0]!r}, only {', '.join(rows)}.")
+    kept = [row for name, row in rows.items() if not patterns or name in patterns]
+    return {**figures, "patterns": kept}
 
 
 def quality(figures: Mapping[str, Any], decimals: int = 2) -> Table:
