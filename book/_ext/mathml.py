@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 from docutils import nodes
@@ -38,7 +42,7 @@ def _checked(node: nodes.Element, display: bool) -> str:
         return mathml(node.astext(), display)
     except ValueError as error:
         logger.warning("mathml: %s", error, location=node)
-        return f"<code>{nodes.unescape(node.astext())}</code>"
+        return f"<code>{escape(node.astext())}</code>"
 
 
 def visit_math(self: HTML5Translator, node: nodes.math) -> None:
@@ -49,11 +53,8 @@ def visit_math(self: HTML5Translator, node: nodes.math) -> None:
 
 def visit_math_block(self: HTML5Translator, node: nodes.math_block) -> None:
     """Write a formula of its own, with its number if it has a label."""
-    # The formula scrolls in its box on a narrow screen; scrolling needs the keyboard too.
     self.body.append(self.starttag(node, "div", CLASS="math-display"))
-    self.body.append('<div class="math-scroll" tabindex="0" role="group" aria-label="Formula">')
-    self.body.append(_checked(node, display=True))
-    self.body.append("</div>")
+    self.body.append(f'<div class="math-scroll">{_checked(node, display=True)}</div>')
     if node["number"]:
         number = get_node_equation_number(self, node)
         self.body.append(f'<span class="eqno">({number})</span>')
@@ -61,7 +62,20 @@ def visit_math_block(self: HTML5Translator, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+FONT = "DejaVuSerif.ttf"
+"""A font with brackets that grow, for systems without a font for formulas; book.css names it."""
+
+
+def copy_font(app: Sphinx, error: Exception | None) -> None:
+    """Put matplotlib's copy of the font beside the style sheet."""
+    matplotlib = find_spec("matplotlib")
+    if error is None and app.builder.format == "html" and matplotlib and matplotlib.origin:
+        font = Path(matplotlib.origin).parent / "mpl-data" / "fonts" / "ttf" / FONT
+        copyfile(font, Path(app.outdir) / "_static" / FONT)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Offer the renderer under the name `mathml`."""
+    app.connect("build-finished", copy_font)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math_block, None))
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

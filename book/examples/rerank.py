@@ -4,7 +4,7 @@ from ragbook.profiles import get_profile
 from retrievers import BM25Retriever, RerankRetriever
 
 texts = [
-    "Bird baths: water for birds, and birds in water.",
+    "Bird baths: change the water, for birds need clean water.",
     "A heron stands motionless in the shallow river.",
     "Birds drink little water in winter.",
 ]
