@@ -216,6 +216,77 @@ def test_evaluate_prints_and_saves_what_it_measured(
         "notes-naive.trec",
     ]
     assert (tmp_path / "plots" / "frontier.svg").exists()
+    naive, hybrid = (row["index_seconds"] for row in figures["patterns"])
+    assert 0 < naive < hybrid  # hybrid has a keyword index as well
+    assert "nDCG@10 / hit@3 by kind" in out
+    assert naive_by_kind(figures) == {
+        metric: {"exact-term": pytest.approx(1.0)}
+        for metric in ("nDCG@10", "R@10", "R@100", "RR@10", "hit@3")
+    }
+
+
+def naive_by_kind(figures: dict[str, Any]) -> Any:
+    return figures["patterns"][0]["metrics_by_kind"]
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "name"),
+    [
+        ("evaluate", "--json", "a-file/figures.json"),
+        ("evaluate", "--json", "a-folder"),
+        ("evaluate", "--save-runs", "a-file"),
+        ("evaluate", "--save-runs", "a-file/runs"),
+        ("evaluate", "--plots", "a-file"),
+        ("tune", "--output", "a-file/settings.json"),
+        ("tune", "--output", "a-folder"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_anything_is_read(
+    rag: Rag, tmp_path: Path, command: str, option: str, name: str
+) -> None:
+    (tmp_path / "a-file").write_text("mine")
+    (tmp_path / "a-folder").mkdir()
+    code, out, err = rag(command, "--beir", "no/such/folder", option, str(tmp_path / name))
+    assert code == 1
+    assert out == ""
+    assert err.startswith("Error: ")
+    assert f"{tmp_path / name}" in err
+    assert "cannot be written" in err
+    assert len(err.strip().splitlines()) == 1
+    assert (tmp_path / "a-file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--patterns", "naive,hybrid"],
+        ["--patterns", "naive, hybrid,naive"],
+        ["--pattern", "naive", "--pattern", "hybrid"],
+    ],
+)
+def test_patterns_are_given_with_commas_or_one_by_one(
+    rag: Rag,
+    notes: Path,
+    labelled: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: list[str],
+) -> None:
+    monkeypatch.setenv("RAG_CACHE", str(tmp_path / "cache"))
+    runs = tmp_path / "runs"
+    code, _, err = rag(
+        *("evaluate", "--data", str(notes), "--questions", str(labelled)),
+        *("--save-runs", str(runs), *given),
+    )
+    assert code == 0, err
+    assert sorted(p.stem for p in runs.iterdir()) == ["notes-hybrid", "notes-naive"]
+
+
+def test_an_unknown_pattern_is_answered_with_those_there_are(rag: Rag) -> None:
+    code, _, err = rag("evaluate", "--patterns", "naive,hybird")
+    assert code == 2
+    assert "hybird" in err
+    assert "multi-query" in err
 
 
 @pytest.mark.parametrize(

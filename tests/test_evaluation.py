@@ -270,6 +270,8 @@ def test_a_summary_is_json_and_its_tables_show_it() -> None:
     assert hybrid["against_baseline"]["difference"] == pytest.approx(difference)
     # A kind without a judged question has no mean.
     assert hybrid["kinds"] == {"hard": 0, "plain": 1}
+    assert hybrid["metrics_by_kind"]["hit@3"] == {"hard": 0, "plain": 1}
+    assert naive["metrics_by_kind"]["RR@10"] == {"hard": 0, "plain": 0.5}
     text = shown(*(show(figures) for show in (table, comparison_table, stage_table, kind_table)))
     for expected in ("birds: 3 documents, 2 queries", "naive", "hybrid", "nDCG@10", "hit@3"):
         assert expected in text

@@ -221,8 +221,12 @@ def evaluate(
     beir: Annotated[Path | None, typer.Option(help="A folder in BEIR format.")] = None,
     ir_dataset: Annotated[str | None, typer.Option(help="An id of ir_datasets.")] = None,
     pattern: Annotated[
-        list[PatternName] | None,
-        typer.Option("--pattern", "--patterns", help="Repeat for several. Default: all."),
+        list[str] | None,
+        typer.Option(
+            *("--pattern", "--patterns"),
+            metavar="|".join(PatternName),
+            help="Several: with commas between them, or again. Default: all.",
+        ),
     ] = None,
     profile: ProfileOption = None,
     depth: Annotated[int, typer.Option(min=1, help="Documents of each answer that count.")] = 100,
@@ -241,33 +245,41 @@ def evaluate(
     Without a collection: the book's own questions. Differences are to the first pattern. Patterns
     that rerank return their 30 candidates and no more, which limits their R@100.
     """
+    chosen = _patterns(pattern)
+    _check_writable(json_file, save_runs and save_runs / "run", plots and plots / "plot")
     collection = _collection(data, questions, beir, ir_dataset)
-    chosen = [_pattern(name) for name in pattern or list(PatternName)]
     with _busy("Starting"):
         from ragbook import lab
         from ragbook.evaluation import summary, write_run
+        from ragbook.files import named_failures, write_whole
 
         usable = _usable_profile(profile)
     results = lab.evaluate(collection, usable, chosen, depth, progress=True)
     figures = {"profile": usable.name, "depth": depth, **summary(results, collection)}
-    if save_runs is not None:
-        for result in results:
-            name = f"{collection.name}-{result.pattern}".replace("/", "-")
-            write_run(result.run, save_runs / f"{name}.trec", result.pattern)
-    if json_file is not None:
-        _write_json(json_file, figures)
-    if plots is not None:
-        from ragbook.plots import frontier_plot, quality_plot, save_svg
-
-        about = f"of the patterns on {collection.name}"
-        save_svg(quality_plot(figures), plots / "quality.svg", f"Quality {about}")
-        save_svg(frontier_plot(figures), plots / "frontier.svg", f"Quality against time {about}")
     out.print(lab.table(figures))
     if differences := lab.comparison_table(figures):
         out.print(differences)
     out.print(lab.stage_table(figures))
     if kinds := lab.kind_table(figures):
         out.print(kinds)
+    # Shown first: what a full disk refuses is at least on the screen.
+    if save_runs is not None:
+        for result in results:
+            name = f"{collection.name}-{result.pattern}".replace("/", "-")
+            with named_failures(save_runs / f"{name}.trec"):
+                write_run(result.run, save_runs / f"{name}.trec", result.pattern)
+    if json_file is not None:
+        with named_failures(json_file):
+            write_whole(json_file, json.dumps(figures, ensure_ascii=False, indent=2))
+    if plots is not None:
+        from ragbook.plots import frontier_plot, quality_plot, save_svg
+
+        about = f"of the patterns on {collection.name}"
+        with named_failures(plots):
+            save_svg(quality_plot(figures), plots / "quality.svg", f"Quality {about}")
+            save_svg(
+                frontier_plot(figures), plots / "frontier.svg", f"Quality against time {about}"
+            )
 
 
 @app.command()
@@ -317,6 +329,7 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Search settings on one half of the queries, and report on the other half only."""
+    _check_writable(output)
     collection = _collection(data, questions, beir, ir_dataset)
     with _busy("Starting"):
         from ragbook import lab, tuning
@@ -325,12 +338,12 @@ def tune(
         usable = _usable_profile(profile)
     indexed = lab.index(collection, usable, progress=True)
     report = tuning.tune(collection, indexed, _pattern(pattern), seed, progress=True)
-    if output is not None:
-        write_settings(report.settings, output)
     if as_json:
         _print_json(report.as_dict())
     else:
         out.print(report.table())
+    if output is not None:
+        write_settings(report.settings, output)
 
 
 @app.command()
@@ -504,17 +517,25 @@ def _usable_profile(name: ProfileName | None) -> Profile:
     return profile
 
 
-def _write_json(path: Path, value: Any) -> None:
-    from ragbook.files import write_whole
+def _check_writable(*paths: Path | None) -> None:
+    """Refuse what cannot be written before long work, not after it."""
+    from ragbook.files import check_writable
 
-    try:
-        write_whole(path, json.dumps(value, ensure_ascii=False, indent=2))
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}.") from None
+    for path in filter(None, paths):
+        check_writable(path)
 
 
 def _pattern(name: PatternName) -> Any:
     return name.value
+
+
+def _patterns(given: list[str] | None) -> list[Any]:
+    names = list(dict.fromkeys(",".join(given or PatternName).replace(",", " ").split()))
+    for name in names:
+        if name not in list(PatternName):
+            known = ", ".join(PatternName)
+            raise typer.BadParameter(f"There is no pattern {name!r}. Choose from {known}.")
+    return names
 
 
 def _questions() -> Iterator[str]:

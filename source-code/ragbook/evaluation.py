@@ -39,7 +39,7 @@ class Result:
         run: What it found.
         scores: Metric to query id to value.
         milliseconds: Stage, and `"total"`, to one time a query.
-        index_seconds: How long it took to build what it searches, cached embeddings aside.
+        index_seconds: How long it took to build what it searches, with the embeddings cached.
     """
 
     pattern: str
@@ -215,7 +215,10 @@ def summary(results: Sequence[Result], collection: Collection) -> dict[str, Any]
     The first result is the baseline of the comparisons.
     """
     baseline = results[0]
-    kinds = sorted(set(collection.kinds.values()))
+    kinds: dict[str, list[str]] = {}
+    for query, kind in sorted(collection.kinds.items(), key=lambda item: item[1]):
+        if query in collection.qrels:
+            kinds.setdefault(kind, []).append(query)
     rows = []
     for result in results:
         row: dict[str, Any] = {
@@ -232,11 +235,15 @@ def summary(results: Sequence[Result], collection: Collection) -> dict[str, Any]
             mean, low, high = paired_bootstrap(result.scores["nDCG@10"], baseline.scores["nDCG@10"])
             row["against_baseline"] = {"difference": mean, "low": low, "high": high}
         if kinds:
-            row["kinds"] = {
-                kind: result.mean("nDCG@10", [q for q, k in collection.kinds.items() if k == kind])
-                for kind in kinds
-                if any(q in collection.qrels for q, k in collection.kinds.items() if k == kind)
+            row["metrics_by_kind"] = {
+                metric: {
+                    kind: result.mean(metric, queries)
+                    for kind, queries in kinds.items()
+                    if any(query in values for query in queries)
+                }
+                for metric, values in result.scores.items()
             }
+            row["kinds"] = row["metrics_by_kind"]["nDCG@10"]
         rows.append(row)
     return {
         "collection": collection.name,
