@@ -23,6 +23,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ragbook import book
+
 if TYPE_CHECKING:
     from langchain_core.documents import Document
 
@@ -37,6 +39,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Ask questions of a folder of text, compare retrieval patterns, copy retrievers.",
 )
+app.add_typer(book.app, name="book")
 REPEATS = 5
 """How often `compare` repeats a search to time it."""
 
