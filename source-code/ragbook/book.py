@@ -217,6 +217,7 @@ def refresh_notebook(
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,
         coalesce_streams=True,
+        extra_arguments=["--log-level=ERROR"],  # the kernel's own log, not the cells' output
         on_cell_start=started,
     )
     os.environ.setdefault("RAG_PROFILE", "embedded")
@@ -235,7 +236,7 @@ def refresh_notebook(
             raise BookError(f"{_place(path, cells, number)}: {problem}")
     _strip(notebook)
     nbformat.validate(notebook)
-    text: str = nbformat.writes(notebook, version=4)  # type: ignore[no-untyped-call]
+    text = str(nbformat.writes(notebook, version=4))  # type: ignore[no-untyped-call]
     write_whole(path, text.rstrip("\n") + "\n")
 
 
