@@ -135,7 +135,7 @@ def comparison_table(figures: dict[str, Any]) -> Table | None:
 
 def stage_table(figures: dict[str, Any]) -> Table:
     """Show the milliseconds of each stage, median and 95th percentile, and the index seconds."""
-    title = "Milliseconds a query, p50 / p95; seconds to index; embedding not included"
+    title = "Milliseconds a query, p50 / p95; embedding not included"
     shown = _table(title, *STAGES, "index s")
     for row in figures["patterns"]:
         times = row["milliseconds"]
@@ -145,7 +145,7 @@ def stage_table(figures: dict[str, Any]) -> Table:
                 f"{times[stage]['p50']:.1f} / {times[stage]['p95']:.1f}" if stage in times else ""
                 for stage in STAGES
             ),
-            f"{row['index_seconds']:.2f}",
+            f"{row['index_seconds']:.3f}",
         )
     return shown
 
