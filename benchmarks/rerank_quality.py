@@ -1,6 +1,6 @@
 """What fusing and reranking are worth: nDCG@10 on Cranfield and XQuAD.
 
-uv run benchmarks/rerank_quality.py --datasets ../shared/datasets
+uv run benchmarks/rerank_quality.py --datasets ../shared/datasets --json FILE
 
 Every row is a retriever of the project, except that the dense one compares the query with all
 vectors instead of asking a store. Token vectors and cross-encoder scores are kept in the folder
@@ -157,7 +157,8 @@ def measure(
     legs = [
         KnownRetriever(answers=run(name, leg)) for name, leg in (("BM25", bm25), ("dense", dense))
     ]
-    hybrids = {
+    first_stages = {
+        "dense": legs[1].answers,
         "rank fusion (RRF)": run("rank fusion (RRF)", RRFEnsembleRetriever(retrievers=legs)),
         "score fusion": run("score fusion", ScoreFusionRetriever(retrievers=legs)),
     }
@@ -170,7 +171,7 @@ def measure(
     }
     if encoder is not None:
         scorers["cross-encoder"] = encoder
-    for hybrid, found in hybrids.items():
+    for first_stage, found in first_stages.items():
         best = {query: answer[:candidates] for query, answer in found.items()}
         for name, scorer in scorers.items():
             for weight in (0.0, 0.5):
@@ -180,7 +181,10 @@ def measure(
                     top_n=10,
                     first_stage_weight=weight,
                 )
-                run(f"{hybrid} > {name}" + (f", first stage {weight}" if weight else ""), reranker)
+                run(
+                    f"{first_stage} > {name}" + (f", first stage {weight}" if weight else ""),
+                    reranker,
+                )
     return results
 
 
@@ -201,6 +205,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="only this many queries, evenly spread")
     parser.add_argument("--candidates", type=int, default=30, help="documents to rerank")
     parser.add_argument("--cross-encoder", help="folder or name of one to compare with")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument(
         "--cache", type=Path, default=Path(tempfile.gettempdir()) / "rerank-quality"
     )
@@ -221,6 +226,8 @@ def main() -> None:
         for name in arguments.collections
     }
     print_table(results)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
