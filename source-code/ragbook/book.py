@@ -226,8 +226,8 @@ def refresh_notebook(
     except CellExecutionError as error:
         raise BookError(f"{_place(path, cells, running)}: {error.ename}: {error.evalue}") from None
     except CellTimeoutError:
-        problem = f"ran for more than {CELL_SECONDS} seconds."
-        raise BookError(f"{_place(path, cells, running)}: {problem}") from None
+        late = f"ran for more than {CELL_SECONDS} seconds."
+        raise BookError(f"{_place(path, cells, running)}: {late}") from None
     except DeadKernelError:
         raise BookError(f"{_place(path, cells, running)}: the kernel died.") from None
     advance(len(cells), len(cells))
