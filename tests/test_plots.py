@@ -12,6 +12,7 @@ from ragbook.plots import (
     COLOURS,
     GREY,
     frontier_plot,
+    line_plot,
     map_plot,
     match_plot,
     quality_plot,
@@ -103,3 +104,21 @@ def test_the_match_plot_keeps_the_nearest_pieces_in_their_order_and_writes_the_b
     assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "d"]
     written = {text.get_text(): tuple(text.get_position()) for text in axes.texts}
     assert written == {"0.90": (1, 0), "0.80": (0, 1)}
+
+
+def test_a_line_has_its_pattern_s_colour_and_others_one_that_is_free() -> None:
+    values = {10: 0.5, 100: 0.7}
+    axes = line_plot(
+        {"naive": values, "something": values}, "places", "quality", {"naive": {10: (0.4, 0.6)}}
+    ).axes[0]
+    naive, interval, something = axes.lines
+    assert naive.get_color() == interval.get_color() == COLOURS["naive"]
+    assert something.get_color() in set(COLOURS.values()) - {COLOURS["naive"]}
+    assert list(interval.get_ydata()) == [0.4, 0.6]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["10", "100"]
+
+
+def test_six_marked_passages_have_six_colours() -> None:
+    marked = list("abcdef")
+    axes = rank_flow_plot([("dense", marked), ("BM25", marked)], highlight=marked).axes[0]
+    assert len({line.get_color() for line in axes.lines if len(line.get_xdata()) == 2}) == 6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,15 @@ def quality_plot(figures: dict[str, Any], metric: str = "nDCG@10") -> Figure:
         colour = COLOURS.get(row["pattern"], GREY)
         value = row["metrics"][metric]
         left.barh(place, value, color=colour, height=0.6)
-        left.text(value, place, f" {value:.3f}", va="center", color=GREY, fontsize=9)
+        left.annotate(
+            f"{value:.3f}",
+            (value, place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            color=GREY,
+            fontsize=9,
+        )
         if comparison := row.get("against_baseline"):
             middle, low, high = (comparison[name] for name in ("difference", "low", "high"))
             right.plot([low, high], [place, place], color=colour, linewidth=2.5)
@@ -116,7 +124,7 @@ def rank_flow_plot(
     marked = list(highlight) or list(stages[-1][1][:3])
     figure, axes = _figure(1, 1, width=1.7 * len(stages) + 2.2, height=0.42 * shown + 1.0)
     ids = list(dict.fromkeys(i for _, ranked in stages for i in ranked[:shown]))
-    palette = list(COLOURS.values())
+    palette = list(dict.fromkeys([*COLOURS.values(), *STAGE_COLOURS.values()]))
     for identifier in ids:
         heights = [
             min(list(ranked).index(identifier) + 1, shown + 1)
@@ -215,6 +223,45 @@ def match_plot(
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
+    return figure
+
+
+def line_plot(
+    lines: Mapping[str, Mapping[Any, float]],
+    x_label: str,
+    y_label: str,
+    bands: Mapping[str, Mapping[Any, tuple[float, float]]] | None = None,
+) -> Figure:
+    """Draw how a value changes, a line for each pattern, at evenly spaced places.
+
+    Args:
+        lines: Name of the line to place to value; all lines have the same places, in order. A
+            pattern and a stage have their colour.
+        x_label: What the places are.
+        y_label: What the values are.
+        bands: Name of the line to place to the ends of its interval, drawn as bars.
+    """
+    figure, axes = _figure(1, 1, width=6.8, height=3.6)
+    known = {name: COLOURS.get(name) or STAGE_COLOURS.get(name) for name in lines}
+    others = cycle([c for c in COLOURS.values() if c not in known.values()] or [GREY])
+    markers = cycle("os^Dv")
+    for name, values in lines.items():
+        colour = known[name] or next(others)
+        marker = MARKERS.get(name) or next(markers)
+        axes.plot(
+            range(len(values)), list(values.values()), color=colour, marker=marker, label=name
+        )
+        for number, (low, high) in enumerate((bands or {}).get(name, {}).values()):
+            axes.plot([number, number], [low, high], color=colour, linewidth=1.5)
+    places = list(next(iter(lines.values())))
+    axes.set_xticks(range(len(places)), [str(place) for place in places])
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.margins(x=0.08, y=0.12)
+    if len(lines) > 1:
+        axes.legend(
+            frameon=False, labelcolor=GREY, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9
+        )
     return figure
 
 
