@@ -84,6 +84,19 @@ def test_a_flow_joins_each_box_with_the_next_step() -> None:
     assert side_by_side.count(" C") == 2
 
 
+def test_a_guide_shows_every_question_with_what_to_do() -> None:
+    steps = [
+        (show.Box("Few texts?"), show.Box("No retrieval")),
+        (show.Box("Codes?"), show.Box("Hybrid", "fusion")),
+    ]
+    shown = show.guide(steps, show.Box("Dense", "dense"), "b < a & c")
+    root = ElementTree.fromstring(shown.svg)
+    words = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert root.get("aria-label") == "b < a & c"
+    assert words.count("yes") == words.count("no") == 2
+    assert {"Few texts?", "No retrieval", "Codes?", "Hybrid", "Dense"} <= set(words)
+
+
 def test_a_box_has_the_colour_of_its_stage() -> None:
     assert STAGE_COLOURS["rerank"] in show.flow([[show.Box("x", "rerank")]], "").svg
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BOX_WIDTH, _BOX_HEIGHT, _GAP, _ROW_GAP = 124, 52, 44, 20
+_WIDE = 290
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,37 @@ def flow(columns: Sequence[Sequence[Box | str]], description: str) -> Picture:
         else:
             pairs = [(one, other) for one in before for other in after]
         parts += [_arrow(start + 3, one, start + _GAP - 4, other) for one, other in pairs]
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'font-family="sans-serif" font-size="13">\n' + "\n".join(parts) + "\n</svg>"
+    )
+    return Picture(_described(svg, description, width), description)
+
+
+def guide(steps: Sequence[tuple[Box, Box]], otherwise: Box, description: str) -> Picture:
+    """Draw a decision: questions from top to bottom, and where each leads when the answer is yes.
+
+    Args:
+        steps: Pairs of a question and of what to do if it is answered with yes.
+        otherwise: What to do if no question was.
+        description: What the guide says, in one or two sentences.
+    """
+    row = _BOX_HEIGHT + 2 * _ROW_GAP
+    right = 4 + _WIDE + 2 * _GAP
+    parts = []
+    for number, (question, action) in enumerate(steps):
+        top = 4 + number * row
+        middle = top + _BOX_HEIGHT / 2
+        parts += [
+            _box(question, 4, top, _WIDE),
+            _arrow(4 + _WIDE + 3, middle, right - 4, middle),
+            _word("yes", 4 + _WIDE + _GAP - 6, middle - 7),
+            _box(action, right, top, _WIDE),
+            _arrow_down(4 + _WIDE / 2, top + _BOX_HEIGHT + 3, top + row - 4),
+            _word("no", 4 + _WIDE / 2 + 16, top + _BOX_HEIGHT + _ROW_GAP + 4),
+        ]
+    parts.append(_box(otherwise, 4, 4 + len(steps) * row, _WIDE))
+    height, width = len(steps) * row + _BOX_HEIGHT + 8, right + _WIDE + 4
     svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'font-family="sans-serif" font-size="13">\n' + "\n".join(parts) + "\n</svg>"
@@ -346,9 +378,9 @@ def _described(svg: str, description: str, width: int) -> str:
     return svg.replace("<svg", attributes, 1)
 
 
-def _box(box: Box, left: float, top: float) -> str:
+def _box(box: Box, left: float, top: float, width: float = _BOX_WIDTH) -> str:
     colour = STAGE_COLOURS.get(box.stage, "currentColor")
-    middle = left + _BOX_WIDTH / 2
+    middle = left + width / 2
     lines = [(box.title, 13, ' font-weight="600"'), *([(box.note, 11.5, "")] if box.note else [])]
     first = top + _BOX_HEIGHT / 2 + (5 if len(lines) == 1 else -3)
     texts = [
@@ -357,7 +389,7 @@ def _box(box: Box, left: float, top: float) -> str:
         for number, (text, size, weight) in enumerate(lines)
     ]
     return (
-        f'<rect x="{left:g}" y="{top:g}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="8" '
+        f'<rect x="{left:g}" y="{top:g}" width="{width}" height="{_BOX_HEIGHT}" rx="8" '
         f'fill="{colour}" fill-opacity="{0.16 if box.stage else 0.05}" stroke="{colour}" '
         f'stroke-width="1.6"/>\n' + "\n".join(texts)
     )
@@ -369,4 +401,18 @@ def _arrow(x1: float, y1: float, x2: float, y2: float) -> str:
         f'<path d="M{x1:g} {y1:g} C{middle:g} {y1:g} {middle:g} {y2:g} {x2 - 6:g} {y2:g}" '
         'fill="none" stroke="#808080" stroke-width="1.6"/>'
         f'<path d="M{x2:g} {y2:g} l-8 -4.5 v9 z" fill="#808080"/>'
+    )
+
+
+def _arrow_down(x: float, y1: float, y2: float) -> str:
+    return (
+        f'<path d="M{x:g} {y1:g} V{y2 - 6:g}" fill="none" stroke="#808080" stroke-width="1.6"/>'
+        f'<path d="M{x:g} {y2:g} l-4.5 -8 h9 z" fill="#808080"/>'
+    )
+
+
+def _word(text: str, x: float, y: float) -> str:
+    return (
+        f'<text x="{x:g}" y="{y:g}" text-anchor="middle" fill="currentColor" '
+        f'font-size="12">{html.escape(text)}</text>'
     )
