@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.cross_encoders import BaseCrossEncoder
+
+from helpers import doc
+from ragbook.chains import NO_ANSWER
+from ragbook.collection import Collection
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+import candidates
+import context_size
+import methods
+import part_numbers
+import vocabulary_gap
+
+
+def collection(**answers: tuple[str, ...]) -> Collection:
+    return Collection(
+        name="birds",
+        documents=[doc("red kite", "a"), doc("blue heron", "b"), doc("blue kite nest", "c")],
+        queries={"q1": "red kite", "q2": "blue swan"},
+        qrels={"q1": {"a": 1}, "q2": {"b": 2, "c": 1}},
+        answers=answers,
+    )
+
+
+# What all share
+
+
+def test_figures_keep_their_command_and_numbers_stand_on_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks/x.py", "--json", "a b.json"])
+    file = tmp_path / "x.json"
+    methods.write_figures(file, {"rows": [{"values": [0.5, 1.0], "name": "n"}]})
+    text = file.read_text()
+    assert json.loads(text) == {
+        "command": "uv run benchmarks/x.py --json 'a b.json'",
+        "rows": [{"values": [0.5, 1.0], "name": "n"}],
+    }
+    assert '"values": [0.5, 1.0]' in text
+
+
+# The vocabulary gap
+
+
+def test_a_question_s_share_is_what_its_relevant_documents_hold_weighted_by_rarity() -> None:
+    # "red" is in one of three documents, "blue" in two, "swan" in none.
+    red, blue, swan = (math.log(1 + (3 - n + 0.5) / (n + 0.5)) for n in (1, 2, 0))
+    shares = vocabulary_gap.shares(collection(), str.split)
+    assert red > blue
+    assert shares == {"q1": 1.0, "q2": pytest.approx(blue / (blue + swan))}
+
+
+def test_questions_of_equal_share_stay_in_one_group() -> None:
+    shares = {"a": 0.1, "b": 0.5, "c": 0.6, "d": 1.0, "e": 1.0, "f": 1.0}
+    assert vocabulary_gap.groups(shares) == {
+        "lowest": ["a", "b"],
+        "middle": ["c"],
+        "highest": ["d", "e", "f"],
+    }
+
+
+def test_groups_are_compared_with_the_baseline_on_their_own_questions() -> None:
+    shares = {"a": 0.0, "b": 0.5, "c": 0.5, "d": 1.0}
+    naive = dict.fromkeys(shares, 0.5)
+    better = {"a": 0.25, "b": 0.5, "c": 0.5, "d": 1.0}
+    rows = vocabulary_gap.group_figures(shares, {"naive": naive, "bm25": better})
+    assert [(row["group"], row["questions"]) for row in rows] == [
+        ("lowest", 1),
+        ("middle", 2),
+        ("highest", 1),
+    ]
+    assert [row["methods"]["bm25"]["against_baseline"]["difference"] for row in rows] == [
+        -0.25,
+        0.0,
+        0.5,
+    ]
+    assert "against_baseline" not in rows[0]["methods"]["naive"]
+
+
+# Part numbers
+
+
+def test_part_numbers_are_unique_and_have_neighbours_one_character_away() -> None:
+    numbers = list(part_numbers.part_numbers(160, seed=1))
+    assert len(set(numbers)) == 160
+    assert numbers == list(part_numbers.part_numbers(160, seed=1))
+    assert numbers != list(part_numbers.part_numbers(160, seed=2))
+
+    def differ(one: str, other: str) -> int:
+        return sum(a != b for a, b in zip(one, other, strict=True))
+
+    for number in numbers:
+        assert min(differ(number, other) for other in numbers if other != number) == 1
+
+
+def test_one_passage_answers_a_question_about_a_part_number() -> None:
+    made = part_numbers.manuals(80, 20, seed=3)
+    texts = {document.id: document.page_content for document in made.documents}
+    assert len(texts) == 80
+    assert len(made.queries) == 20
+    for name, gains in made.qrels.items():
+        assert gains == {name: 1}
+        number = name.split("/")[0]
+        assert number in made.queries[name]
+        assert number in texts[name]
+    again = part_numbers.manuals(80, 20, seed=3)
+    assert (again.documents, again.queries) == (made.documents, made.queries)
+
+
+@pytest.mark.parametrize("sizes", [(81, 20), (80, 0), (80, 81)])
+def test_sizes_that_cannot_be_made_are_refused(sizes: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        part_numbers.manuals(*sizes)
+
+
+def test_the_analyser_for_codes_keeps_them_whole_besides_their_pieces() -> None:
+    assert part_numbers.default_preprocess_func("pump P-4471-B") == ["pump", "p", "4471", "b"]
+    # "a" is a stop word, so the default analyser cannot tell this number from its neighbours.
+    assert part_numbers.default_preprocess_func("P-4471-A") == ["p", "4471"]
+    assert part_numbers.whole_codes("Pump P-4471-A.") == ["pump", "p", "4471", "p-4471-a"]
+
+
+# Candidates
+
+
+def test_recall_is_the_mean_share_of_the_relevant_documents() -> None:
+    qrels = {"q1": {"a": 1, "b": 2, "c": 0}, "q2": {"a": 1}, "q3": {"c": 0}}
+    assert candidates.recall({"q1": ["a", "c"], "q2": []}, qrels) == 0.25
+
+
+def test_a_pair_is_scored_once() -> None:
+    class Lengths(BaseCrossEncoder):
+        def __init__(self) -> None:
+            self.calls: list[Any] = []
+
+        def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
+            self.calls.append(list(text_pairs))
+            return [float(len(text)) for _, text in text_pairs]
+
+    encoder = Lengths()
+    remembered = candidates.Remembered(encoder)
+    assert remembered.score([("q", "a"), ("q", "bb")]) == [1.0, 2.0]
+    assert remembered.score([("q", "bb"), ("q", "ccc")]) == [2.0, 3.0]
+    assert encoder.calls == [[("q", "a"), ("q", "bb")], [("q", "ccc")]]
+
+
+def test_each_count_is_compared_with_the_one_that_the_patterns_take() -> None:
+    runs = {30: {"q1": ["b", "a"], "q2": ["b"]}, 3: {"q1": ["a"], "q2": ["b"]}}
+    few, usual = candidates.by_count(runs, collection())
+    assert (few["candidates"], usual["candidates"]) == (3, 30)
+    assert few["nDCG@10 against 30"]["difference"] == pytest.approx((1 - 1 / math.log2(3)) / 2)
+    assert "nDCG@10 against 30" not in usual
+    assert few["R@candidates"] == 0.75
+
+
+# Context size
+
+
+def test_only_questions_with_one_answer_are_drawn_the_same_for_the_same_seed() -> None:
+    asked = collection(q1=("x",), q2=("y",), q3=("x", "y"), q4=("z",))
+    assert context_size.answerable(asked, 10, seed=0) == ["q1", "q2", "q4"]
+    drawn = context_size.answerable(asked, 2, seed=0)
+    assert len(drawn) == 2
+    assert drawn == sorted(drawn)
+    assert drawn == context_size.answerable(asked, 2, seed=0)
+
+
+def test_an_answer_is_right_when_it_holds_the_string_whatever_its_case() -> None:
+    assert context_size.holds_all("It is VINEGAR.", ["vinegar"])
+    assert not context_size.holds_all("It is water.", ["vinegar"])
+
+
+def test_context_sizes_are_compared_with_the_usual_one() -> None:
+    held = {1: {"q1": True, "q2": False}, 3: {"q1": True, "q2": True}}
+    said = {1: {"q1": "yes", "q2": NO_ANSWER}, 3: {"q1": "yes", "q2": "yes"}}
+    one, usual = context_size.summed_up(held, said, lambda name, answer: answer == "yes")
+    assert (one["context"], one["right"], one["refused"]) == (0.5, 0.5, 0.5)
+    assert one["right against 3"]["difference"] == -0.5
+    assert (usual["context"], usual["right"], usual["refused"]) == (1.0, 1.0, 0.0)
