@@ -115,7 +115,8 @@ def build_book(output: Path | None = None, everything: bool = False) -> Path:
     """
     root = _root()
     _require("jupyter_book", "latex2mathml", "notfound", "sphinxext.opengraph")
-    command = [sys.executable, "-m", "jupyter_book", "build", str(root)]
+    run = "from jupyter_book.cli.main import main; main()"
+    command = [sys.executable, "-c", run, "build", str(root)]
     command += ["-W", "--keep-going", "-q", "--path-output", str(output or root)]
     if everything:
         command.append("--all")

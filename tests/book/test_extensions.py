@@ -1,0 +1,57 @@
+"""What the book's own Sphinx extensions make: formulas and copy boxes."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from ragbook.book import ROOT
+from ragbook.cli import app
+from ragbook.copying import copy_retrievers, retriever_files
+
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+
+from copybox import TARGET, copy_box
+from mathml import mathml
+
+FRACTION = r"\mathrm{RRF}(d) = \sum_{r \in R} \frac{w_r}{k + \mathrm{rank}_r(d)}"
+
+
+@pytest.mark.parametrize(("display", "expected"), [(True, "block"), (False, "inline")])
+def test_a_formula_is_well_formed_mathml(display: bool, expected: str) -> None:
+    tree = ElementTree.fromstring(mathml(FRACTION, display))
+    assert tree.tag == "{http://www.w3.org/1998/Math/MathML}math"
+    assert tree.get("display") == expected
+    assert tree.find(".//{*}mfrac") is not None
+
+
+@pytest.mark.parametrize(
+    "latex", [r"\nosuchcommand{x}", r"\left( x", r"\begin{aligned} a &= b \end{aligned}", "{"]
+)
+def test_a_formula_that_would_be_wrong_is_refused_with_its_text(latex: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        mathml(latex, display=True)
+    assert repr(latex) in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted(retriever_files()))
+def test_a_copy_box_says_what_rag_copy_does(name: str, tmp_path: Path) -> None:
+    box = copy_box(name, "source")
+    report = copy_retrievers([name], tmp_path)
+    assert f"uv run rag copy {name} --to {TARGET}\n" in box
+    assert all(f"`{path.name}`" in box for path in report.written)
+    assert f"\n{report.uv_add}\n" in box
+
+
+def test_the_command_of_a_copy_box_works(tmp_path: Path) -> None:
+    (line,) = [line for line in copy_box("bm25", "source").splitlines() if "rag copy" in line]
+    arguments = shlex.split(line.replace(TARGET, str(tmp_path / "copied")))
+    assert arguments[:3] == ["uv", "run", "rag"]
+    result = CliRunner().invoke(app, arguments[3:])
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in (tmp_path / "copied").iterdir()} == {"bm25.py", "documents.py"}
