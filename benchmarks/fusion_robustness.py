@@ -156,6 +156,7 @@ def figures(collection: Collection, depth: int, seeds: int, every: int) -> Itera
         }
         yield {
             "collection": collection.name,
+            "questions": len(names),
             "depth": depth,
             "case": f"{side} {noise}".strip(),
             "dense": statistics.fmean(quality(sides["dense"], collection) for sides in trials),
