@@ -103,6 +103,13 @@ def test_children_stand_in_their_order_whichever_thread_was_first() -> None:
         assert places == sorted(places)
 
 
+def test_ranks_in_the_children_stand_in_their_order_whichever_thread_was_first() -> None:
+    explanation = explain(hybrid(), "otter")
+    in_order = list(passages(explanation, explanation.root)[0].before)
+    explanation.root.children.reverse()
+    assert list(passages(explanation, explanation.root)[0].before) == in_order == ["dense", "bm25"]
+
+
 def test_bm25_tells_the_points_of_each_term_and_they_add_up() -> None:
     explanation = explain(bm25(), "otter in the river")
     found = passages(explanation, explanation.root)

@@ -122,7 +122,8 @@ def json_lines(explanation: Explanation) -> Iterator[str]:
 
 def passages(explanation: Explanation, span: Span, count: int = SHOWN) -> list[Found]:
     """Return the first passages of a stage, with where each stood in the stages below it."""
-    children = [child for child in span.children if child.is_retriever and not child.error]
+    searches = [child for child in span.children if child.is_retriever and not child.error]
+    children = sorted(searches, key=lambda child: _order(child.tag))
     labels = _labels(children)
     own, *names = keys_of([span.documents, *(child.documents for child in children)])
     copies: list[dict[Hashable, tuple[int, Document]]] = []
