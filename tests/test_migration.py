@@ -67,8 +67,16 @@ def old_class(name: str, module: str) -> type:
         return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
-CLASSES = rows(PAGE, "class")
-STILL_THERE = {names(row[0])[0]: row[2].strip("`") for row in CLASSES}
+STILL_THERE: dict[str, str] = {}
+"""The module that each old class is said to be in."""
+HERE: dict[str, str] = {}
+"""What the page says is here in its place."""
+for module, table in re.findall(
+    r"^### (langchain_[\w.]+)\n(.*?)(?=^##|\Z)", PAGE, re.DOTALL | re.M
+):
+    for cells in rows(table, "class"):
+        STILL_THERE[names(cells[0])[0]] = module
+        HERE[names(cells[0])[0]] = cells[1]
 
 
 @pytest.mark.parametrize("name", STILL_THERE)
@@ -82,7 +90,7 @@ def test_langchain_retrievers_is_not_in_this_environment() -> None:
 
 
 def test_every_class_named_as_ours_exists() -> None:
-    ours = {name for row in CLASSES for name in names(row[3])}
+    ours = {name for cell in HERE.values() for name in names(cell)}
     assert ours == {
         "BM25Retriever",
         "RRFEnsembleRetriever",
@@ -98,8 +106,7 @@ def test_every_class_has_a_section_or_is_named_as_missing() -> None:
     missing = PAGE.split("## Not here yet")[1]
     titles = " ".join(SECTIONS)
     for name in STILL_THERE:
-        linked = next(row[3] for row in CLASSES if names(row[0]) == [name])
-        assert name in titles or f"`{name}`" in missing or "#from-" in linked, name
+        assert name in titles or f"`{name}`" in missing or "#from-" in HERE[name], name
 
 
 class FakeCrossEncoder:
@@ -174,12 +181,7 @@ def test_an_argument_is_one_of_both_classes(title: str, row: list[str]) -> None:
     (argument,) = names(row[0])
     assert argument in old
 
-    (target,) = {
-        name
-        for table_row in CLASSES
-        if names(table_row[0])[0] in old_names
-        for name in names(table_row[3])[:1]
-    }
+    (target,) = {names(HERE[name])[0] for name in old_names}
     new = arguments_of(getattr(retrievers, target))
     assert names(row[1]) or row[1] == "gone"
     assert set(names(row[1])) <= new
@@ -205,12 +207,11 @@ def test_the_command_that_copies_names_what_the_example_imports() -> None:
 
 
 def test_the_readme_and_the_copy_command_name_the_same_successors() -> None:
-    page = {names(row[0])[0]: row[3] for row in CLASSES}
     for row in rows(README, "LangChain had"):
-        for old in [name for name in names(row[0]) if name in page]:
-            assert set(names(page[old])) & set(names(row[1])), old
+        for old in [name for name in names(row[0]) if name in HERE]:
+            assert set(names(HERE[old])) & set(names(row[1])), old
     for old, file in RETIRED.items():
-        if old in page:
-            ours = names(page[old])[0]
+        if old in HERE:
+            ours = names(HERE[old])[0]
             module = importlib.import_module(f"retrievers.{file}")
             assert getattr(retrievers, ours).__module__ == module.__name__
