@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from fractions import Fraction
 from typing import Any
@@ -12,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from helpers import FailingRetriever, ListRetriever, TraceRecorder, doc, texts
+from retrievers import documents
 from retrievers.ensemble import RRFEnsembleRetriever, reciprocal_rank_fusion
 
 
@@ -194,6 +199,38 @@ def test_c19_the_last_leg_does_not_cost_a_thread() -> None:
     notes: list[tuple[int, str]] = []
     RRFEnsembleRetriever(retrievers=[leg("a"), Marking(notes=notes)]).invoke("q")
     assert [thread for thread, _ in notes] == [threading.get_ident()]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_ensembles_of_ensembles_do_not_wait_for_each_other_s_threads(
+    monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    few = ContextThreadPoolExecutor(max_workers=threads)
+    monkeypatch.setattr(documents, "_threads", lambda process: few)
+
+    def nested(depth: int) -> BaseRetriever:
+        if depth == 0:
+            return Waiting(documents=[doc("x", id="x")])
+        return RRFEnsembleRetriever(retrievers=[nested(depth - 1) for _ in range(3)])
+
+    ensemble = nested(3)
+    with few, ThreadPoolExecutor(max_workers=4) as callers:
+        answers = [callers.submit(ensemble.invoke, "q") for _ in range(4)]
+        assert [texts(answer.result(timeout=20)) for answer in answers] == [["x"]] * 4
+
+
+class Waiting(ListRetriever):
+    """Lets other threads run before it answers, as one that asks a server does."""
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        time.sleep(0.001)
+        return self.documents
+
+
+def test_a_forked_process_does_not_count_on_its_parent_s_threads() -> None:
+    ours = documents._threads(os.getpid())
+    assert documents._threads(os.getpid()) is ours
+    assert documents._threads(-1) is not ours
 
 
 def test_c18_the_first_error_in_the_order_of_the_legs_is_raised() -> None:

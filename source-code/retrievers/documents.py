@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import operator
+import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import copy_context
 from copy import deepcopy
+from functools import lru_cache
 from typing import Any, Literal
 
 from langchain_core.callbacks import (
@@ -29,6 +31,9 @@ Key = Callable[[Document], Hashable]
 Filter = dict[str, Any] | Callable[[Document], bool]
 _SCALARS = (str, int, float, bool, type(None))
 _NUMBERS = (int, float)
+
+MAX_THREADS = 32
+"""How many threads all retrievers of a process share; they are started when first needed."""
 
 POSITION_KEYS = ("start_index", "chunk_index", "position")
 """Metadata keys that say where in its source a chunk begins, tried in this order."""
@@ -316,7 +321,7 @@ def invoke_children(
     """Ask several retrievers the same question, side by side in threads.
 
     Each runs as a child of `run_manager`, tagged `retriever_1`, `retriever_2` and so on. The last
-    one runs in the calling thread, which would otherwise wait.
+    one runs in the calling thread, and so does any that no other thread has begun by then.
 
     Args:
         retrievers: The retrievers to ask, at least one.
@@ -336,13 +341,26 @@ def invoke_children(
         except Exception as error:
             return error
 
-    last = len(retrievers) - 1
-    with ContextThreadPoolExecutor(max_workers=max(1, last)) as executor:
-        others = [executor.submit(ask, number) for number in range(last)]
-        # In a context of its own, like the others, so that nothing set there reaches the caller.
-        answer = copy_context().run(ask, last)
-        answers = [*(other.result() for other in others), answer]
-    return _without_failures(answers, retrievers, on_error)
+    def ask_here(number: int) -> list[Document] | Exception:
+        # In a context of its own, as in a thread, so that nothing set there reaches the caller.
+        return copy_context().run(ask, number)
+
+    threads, last = _threads(os.getpid()), len(retrievers) - 1
+    others = [threads.submit(ask, number) for number in range(last)]
+    answer = ask_here(last)
+    # A search in memory is over before a thread wakes up; one that waits for a server is not. What
+    # no thread has begun is taken back, so retrievers inside retrievers never wait for a free one.
+    answers = [
+        ask_here(number) if other.cancel() else other.result()
+        for number, other in enumerate(others)
+    ]
+    return _without_failures([*answers, answer], retrievers, on_error)
+
+
+@lru_cache(maxsize=1)
+def _threads(process: int) -> ContextThreadPoolExecutor:
+    """Return the threads that this process keeps; a forked one has none of its parent's."""
+    return ContextThreadPoolExecutor(max_workers=MAX_THREADS, thread_name_prefix="retriever")
 
 
 async def ainvoke_children(
