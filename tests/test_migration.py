@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "book" / "migration.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
-SNIPPET = re.compile(r"```\{code-block\} python\n:caption: (Before|After)\n(.*?)```", re.DOTALL)
+SNIPPET = re.compile(r"^(Before|After):\n\n```python\n(.*?)```", re.DOTALL | re.MULTILINE)
 
 SECTIONS = dict(
     re.findall(r"^## (From [^\n]+)\n(.*?)(?=^## |^\(|\Z)", PAGE, re.DOTALL | re.MULTILINE)
@@ -72,7 +72,7 @@ STILL_THERE: dict[str, str] = {}
 HERE: dict[str, str] = {}
 """What the page says is here in its place."""
 for module, table in re.findall(
-    r"^### (langchain_[\w.]+)\n(.*?)(?=^##|\Z)", PAGE, re.DOTALL | re.M
+    r"^Imported from `([\w.]+)`:\n(.*?)(?=^Imported|^##)", PAGE, re.DOTALL | re.M
 ):
     for cells in rows(table, "class"):
         STILL_THERE[names(cells[0])[0]] = module
