@@ -24,6 +24,11 @@ class Page:
     code: list[tuple[str, str]] = field(default_factory=list)
     """The language of each block of code, and its text."""
 
+    @property
+    def is_redirect(self) -> bool:
+        """Whether it only leads to another page."""
+        return "refresh" in self.metadata
+
 
 class _Reader(HTMLParser):
     def __init__(self, page: Page) -> None:
@@ -47,7 +52,7 @@ class _Reader(HTMLParser):
             self.page.resources.append(values[RESOURCES[tag]])
         if tag == "meta":
             name = values.get("name") or values.get("property") or values.get("http-equiv")
-            self.page.metadata[name or ""] = values.get("content", "")
+            self.page.metadata[(name or "").lower()] = values.get("content", "")
         if tag not in VOID:
             names = [c.removeprefix("highlight-") for c in classes if c.startswith("highlight-")]
             outer = self.languages[-1] if self.languages else None

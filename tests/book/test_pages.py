@@ -11,10 +11,6 @@ from urllib.parse import unquote, urljoin, urlsplit
 from pages import Page
 
 
-def _is_redirect(page: Page) -> bool:
-    return "refresh" in {name.lower() for name in page.metadata}
-
-
 def test_every_page_of_the_contents_is_built(pages: dict[str, Page], chapters: list[str]) -> None:
     assert set(chapters) <= set(pages)
 
@@ -67,7 +63,7 @@ def test_every_page_has_a_description_and_social_metadata(
     pages: dict[str, Page], chapters: list[str]
 ) -> None:
     for address, page in pages.items():
-        if _is_redirect(page):
+        if page.is_redirect:
             continue
         for name in ("description", "og:title", "og:description", "og:type", "og:site_name"):
             assert page.metadata.get(name), f"{address} has no {name}"
