@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -66,24 +63,3 @@ def test_doctor_exits_with_1_if_the_profile_that_would_run_lacks_a_part(
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1
     assert "export RAG_GGUF=/path/to/model.gguf" in result.output
-
-
-def test_asking_works_without_a_network(tmp_path: Path) -> None:
-    """Every attempt to reach another machine fails at once, and the answer comes all the same."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import socket\n"
-        "def refuse(*args, **kwargs):\n"
-        "    raise OSError('no network in this test')\n"
-        "socket.getaddrinfo = socket.create_connection = refuse\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "RAG_PROFILE": "embedded"}
-    run = subprocess.run(
-        [sys.executable, "-m", "ragbook", "ask", "What is ATP?"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "ATP" in run.stdout
