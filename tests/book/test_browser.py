@@ -73,7 +73,10 @@ LOOK = """
 
 # What is inside a picture is for the eye only; what a closed drop-down hides is not there.
 AXE = """
-(options) => axe.run({exclude: [["svg[role=img] > *"], ["details:not([open]) pre > *"]]}, {resultTypes: ["violations"], preload: false, ...options}).then(
+(options) => axe.run(
+  {exclude: [["svg[role=img] > *"], ["details:not([open]) pre > *"]]},
+  {resultTypes: ["violations"], preload: false, ...options}
+).then(
   (results) => results.violations.flatMap((violation) => violation.nodes.map((node) =>
     ({id: violation.id, impact: violation.impact, html: node.html.slice(0, 160),
       why: (node.failureSummary || "").replace(/\\s+/g, " ").slice(0, 200)}))))
