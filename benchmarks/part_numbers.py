@@ -234,11 +234,12 @@ def figures(collection: Collection, methods: Sequence[str]) -> dict[str, Any]:
 
 
 def examples(collection: Collection, count: int = 3) -> list[dict[str, str]]:
-    """Return the first questions with the passages that answer them."""
+    """Return questions from all over the collection, with the passages that answer them."""
     texts = {document.id: document.page_content for document in collection.documents}
+    step = max(1, len(collection.queries) // count)
     return [
         {"question": query, "passage": texts[name]}
-        for name, query in list(collection.queries.items())[:count]
+        for name, query in list(collection.queries.items())[::step][:count]
     ]
 
 
