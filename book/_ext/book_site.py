@@ -14,15 +14,11 @@ from langchain_core.retrievers import BaseRetriever
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.util import logging
-from sphinx.util.inspect import stringify_signature
 
 logger = logging.getLogger(__name__)
 
 UNUSED = "sphinx_thebe"
 """Jupyter Book always loads it. Its scripts know servers that run code; this book uses none."""
-
-INHERITED = {"name", "cache", "verbose", "tags", "metadata", "callbacks", "custom_get_token_ids"}
-"""Arguments that every LangChain object has, left out of the signatures."""
 
 
 def set_address(app: Sphinx, config: Config) -> None:
@@ -77,7 +73,19 @@ def describe(
     context["meta"] = {**(context["meta"] or {}), "og:description": unescape(found[1])}
 
 
-def shorten_signature(
+def name_citations(
+    app: Sphinx,
+    pagename: str,
+    templatename: str,
+    context: dict[str, Any],
+    doctree: nodes.document | None,
+) -> None:
+    """Make the entries of a bibliography items of the list that docutils puts them into."""
+    if "body" in context:
+        context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
+
+
+def show_fields(
     app: Sphinx,
     what: str,
     name: str,
@@ -86,13 +94,20 @@ def shorten_signature(
     signature: str | None,
     returned: str | None,
 ) -> tuple[str | None, str | None]:
-    """Leave LangChain's own arguments out of a class's signature."""
-    if what != "class" or not inspect.isclass(thing) or not signature:
+    """Show a retriever's own fields as its arguments, as they are written in its file."""
+    if what != "class" or not inspect.isclass(thing) or not issubclass(thing, BaseRetriever):
         return signature, returned
-    full = inspect.signature(thing)
-    inherited = INHERITED if issubclass(thing, BaseRetriever) else set()
-    kept = [p for p in full.parameters.values() if p.name not in inherited]
-    return stringify_signature(full.replace(parameters=kept), show_return_annotation=False), None
+    arguments = []
+    for field, info in thing.model_fields.items():
+        if field in BaseRetriever.model_fields:
+            continue
+        argument = f"{field}: {inspect.get_annotations(thing)[field]}"
+        if not info.is_required():
+            default = info.get_default(call_default_factory=False)
+            shown = "..." if info.default_factory else getattr(default, "__name__", repr(default))
+            argument += f" = {shown}"
+        arguments.append(argument)
+    return f"(*, {', '.join(arguments)})", None
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -100,5 +115,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     unload(app, UNUSED)
     app.connect("config-inited", set_address)
     app.connect("html-page-context", describe, priority=100)
-    app.connect("autodoc-process-signature", shorten_signature)
+    app.connect("html-page-context", name_citations)
+    app.connect("autodoc-process-signature", show_fields)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
