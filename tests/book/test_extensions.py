@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -16,6 +17,7 @@ from ragbook.copying import copy_retrievers, retriever_files
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 
+import book_site
 from copybox import TARGET, copy_box
 from mathml import mathml
 
@@ -55,3 +57,19 @@ def test_the_command_of_a_copy_box_works(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, arguments[3:])
     assert result.exit_code == 0, result.output
     assert {path.name for path in (tmp_path / "copied").iterdir()} == {"bm25.py", "documents.py"}
+
+
+def test_the_address_of_the_published_book_comes_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = SimpleNamespace(html_baseurl="", ogp_site_url="", ogp_social_cards=None)
+    monkeypatch.delenv("BOOK_URL", raising=False)
+    book_site.set_address(None, config)
+    assert (config.html_baseurl, config.ogp_social_cards) == ("", {"enable": False})
+
+    config = SimpleNamespace(html_baseurl="", ogp_site_url="", ogp_social_cards=None)
+    monkeypatch.setenv("BOOK_URL", "https://example.org/rag")
+    book_site.set_address(None, config)
+    assert config.html_baseurl == config.ogp_site_url == "https://example.org/rag/"
+    assert config.notfound_urls_prefix == "/rag/"
+    assert config.ogp_social_cards is None
