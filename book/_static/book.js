@@ -24,6 +24,8 @@ document.addEventListener("DOMContentLoaded", () => {
   for (const summary of document.querySelectorAll("details.hide > summary")) {
     summary.removeAttribute("aria-label");
   }
+  // docutils calls the bibliography a list, but its entries are no list items.
+  document.querySelector(".citation-list")?.removeAttribute("role");
   makeScrollable();
   window.addEventListener("resize", makeScrollable);
 });

@@ -95,29 +95,28 @@ class Visit:
     violations: list[dict[str, str]] = field(default_factory=list)
 
 
-def _visit(page: Any, site: str, address: str, where: str, axe: str, options: Any) -> Visit:
-    visit = Visit(where)
-    page.on("console", lambda m: visit.errors.append(m.text) if m.type == "error" else None)
-    page.on("pageerror", lambda error: visit.errors.append(str(error)))
-    page.on("requestfailed", lambda request: visit.failed.append(request.url))
-    page.on(
-        "response",
-        lambda answer: visit.failed.append(answer.url) if answer.status >= 400 else None,
-    )
-    page.on(
-        "request",
-        lambda request: (
-            None if request.url.startswith((site, "data:")) else visit.foreign.append(request.url)
-        ),
-    )
-    page.goto(site + address, wait_until="load")
-    visit.look = page.evaluate(LOOK)
-    if options is not None:
-        page.evaluate(SETTLE)
-        page.evaluate(axe)
-        visit.violations = page.evaluate(AXE, options)
-    page.close()
-    return visit
+def _watch(page: Any, site: str) -> list[Visit]:
+    """Note what goes wrong while a page is read, in the last visit of the list returned."""
+    visits: list[Visit] = []
+
+    def answered(response: Any) -> None:
+        if response.status >= 400:
+            visits[-1].failed.append(response.url)
+
+    def asked(request: Any) -> None:
+        if not request.url.startswith((site, "data:")):
+            visits[-1].foreign.append(request.url)
+
+    def said(message: Any) -> None:
+        if message.type == "error":
+            visits[-1].errors.append(message.text)
+
+    page.on("console", said)
+    page.on("pageerror", lambda error: visits[-1].errors.append(str(error)))
+    page.on("requestfailed", lambda request: visits[-1].failed.append(request.url))
+    page.on("response", answered)
+    page.on("request", asked)
+    return visits
 
 
 @pytest.fixture(scope="module")
@@ -140,10 +139,18 @@ def visits(in_browser: InBrowser, site: str, pages: dict[str, Page]) -> list[Vis
                 context = browser.new_context(
                     viewport={"width": width, "height": 900}, color_scheme=theme
                 )
+                page = context.new_page()
+                visits = _watch(page, site)
                 for address in addresses:
-                    where = f"{address} ({width} px, {theme})"
-                    seen.append(_visit(context.new_page(), site, address, where, axe, options))
+                    visits.append(Visit(f"{address} ({width} px, {theme})"))
+                    page.goto(site + address, wait_until="load")
+                    visits[-1].look = page.evaluate(LOOK)
+                    if options is not None:
+                        page.evaluate(SETTLE)
+                        page.evaluate(axe)
+                        visits[-1].violations = page.evaluate(AXE, options)
                 context.close()
+                seen += visits
         return seen
 
     result: list[Visit] = in_browser(read_the_book)
