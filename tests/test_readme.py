@@ -30,7 +30,11 @@ def test_the_two_first_commands_are_the_ones_that_start_and_test_the_project() -
 @pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
 @pytest.mark.parametrize(
     "command",
-    [c for c in COMMANDS if c != "uv run pytest" and "--profile ollama" not in c],
+    [  # `rag book` has tests of its own: one command never ends, another rewrites the notebooks
+        command
+        for command in COMMANDS
+        if command != "uv run pytest" and not re.search("--profile ollama|rag book", command)
+    ],
 )
 def test_a_command_of_the_readme_works(command: str, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
