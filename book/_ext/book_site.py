@@ -70,7 +70,8 @@ def describe(
         message = "This page has no description (myst: html_meta: description)."
         logger.warning(message, location=pagename)
         return
-    context["meta"] = {**(context["meta"] or {}), "og:description": unescape(found[1])}
+    social = dict.fromkeys(["og:description", "og:image:alt"], unescape(found[1]))
+    context["meta"] = {**(context["meta"] or {}), **social}
 
 
 def name_citations(
