@@ -25,7 +25,9 @@ document.addEventListener("DOMContentLoaded", () => {
     summary.removeAttribute("aria-label");
   }
   // docutils calls the bibliography a list, but its entries are no list items.
-  document.querySelector(".citation-list")?.removeAttribute("role");
+  for (const part of document.querySelectorAll(".citation-list, .citation")) {
+    part.removeAttribute("role");
+  }
   makeScrollable();
   window.addEventListener("resize", makeScrollable);
 });
