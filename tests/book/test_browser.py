@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from pages import Page
 
-from ragbook.book import ROOT
+from ragbook.book import ROOT, book_server
 
 InBrowser = Callable[[Callable[[Any], Any]], Any]
 
@@ -124,15 +125,31 @@ def _watch(page: Any, site: str) -> list[Visit]:
     return visits
 
 
+def _read(page: Any, visits: list[Visit], address: str, where: str, axe: str, options: Any) -> None:
+    """Open an address and look at it; with options, let axe look too."""
+    visits.append(Visit(where))
+    page.goto(address, wait_until="load")
+    visits[-1].look = page.evaluate(LOOK)
+    if options is not None:
+        page.evaluate(SETTLE)
+        page.evaluate(axe)
+        visits[-1].violations = page.evaluate(AXE, options)
+
+
 @pytest.fixture(scope="module")
-def visits(in_browser: InBrowser, site: str, pages: dict[str, Page]) -> list[Visit]:
+def axe() -> str:
+    """The script of axe-core."""
+    folder = pytest.importorskip("axe_playwright_python").__path__[0]
+    return (Path(folder) / "axe.min.js").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def visits(in_browser: InBrowser, site: str, pages: dict[str, Page], axe: str) -> list[Visit]:
     """Every page, opened at both widths in both themes.
 
     axe runs at full width in both themes, and on the narrow page once, without the check of
     contrast: colours do not depend on the width.
     """
-    axe_folder = pytest.importorskip("axe_playwright_python").__path__[0]
-    axe = (Path(axe_folder) / "axe.min.js").read_text("utf-8")
     addresses = [address for address, page in pages.items() if not page.is_redirect]
     no_contrast = {"rules": {"color-contrast": {"enabled": False}}}
 
@@ -149,19 +166,50 @@ def visits(in_browser: InBrowser, site: str, pages: dict[str, Page]) -> list[Vis
                 page = context.new_page()
                 visits = _watch(page, site)
                 for address in addresses:
-                    visits.append(Visit(f"{address} ({width} px, {theme})"))
-                    page.goto(site + address, wait_until="load")
-                    visits[-1].look = page.evaluate(LOOK)
-                    if options is not None:
-                        page.evaluate(SETTLE)
-                        page.evaluate(axe)
-                        visits[-1].violations = page.evaluate(AXE, options)
+                    where = f"{address} ({width} px, {theme})"
+                    _read(page, visits, site + address, where, axe, options)
                 context.close()
                 seen += visits
         return seen
 
     result: list[Visit] = in_browser(read_the_book)
     return result
+
+
+FAULTY = """<!doctype html><html lang="en"><head><title>Faulty</title></head>
+<body style="background: white"><article>
+<p style="color: #aaa">Faint words</p>
+<div style="width: 3000px">Wide</div>
+<img src="missing.png">
+<img src="http://127.0.0.1:9/foreign.png" alt="Foreign">
+<svg role="img" aria-label="Words" width="90" height="20"><text y="15" fill="#ccc">pale</text></svg>
+<script>console.error("broken")</script>
+</article></body></html>"""
+
+
+def test_each_fault_of_a_page_is_noticed(in_browser: InBrowser, axe: str, tmp_path: Path) -> None:
+    (tmp_path / "faulty.html").write_text(FAULTY, encoding="utf-8")
+    with book_server(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        site = f"http://127.0.0.1:{server.server_port}/"
+
+        def read(browser: Any) -> Visit:
+            page = browser.new_page()
+            visits = _watch(page, site)
+            _read(page, visits, f"{site}faulty.html", "faulty", axe, {})
+            page.close()
+            return visits[-1]
+
+        visit = in_browser(read)
+        server.shutdown()
+    assert "broken" in visit.errors
+    assert f"{site}missing.png" in visit.failed
+    assert visit.foreign == ["http://127.0.0.1:9/foreign.png"]
+    assert visit.look["overflow"] > 0
+    assert visit.look["nameless"] == ['<img src="missing.png">']
+    assert visit.look["faint"] == ["pale"]
+    found = {violation["id"] for violation in visit.violations if violation["impact"] in SERIOUS}
+    assert {"color-contrast", "image-alt"} <= found
 
 
 def test_no_page_has_an_error_in_the_console(visits: list[Visit]) -> None:
