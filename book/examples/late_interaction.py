@@ -7,6 +7,8 @@ texts = [
 ]
 cross_encoder = get_profile("embedded").cross_encoder(texts)
 for score, text in zip(
-    cross_encoder.score([(question, text) for text in texts]), texts, strict=True
+    cross_encoder.score([(question, text) for text in texts]),
+    texts,
+    strict=True,
 ):
     print(round(score, 2), text)

@@ -8,7 +8,10 @@ texts = [
     "A heron stands motionless in the shallow river.",
     "Birds drink little water in winter.",
 ]
-documents = [Document(id=f"birds#{n}", page_content=t) for n, t in enumerate(texts, 1)]
+documents = [
+    Document(id=f"birds#{n}", page_content=t)
+    for n, t in enumerate(texts, 1)
+]
 bm25 = BM25Retriever.from_documents(documents, k=30)
 rerank = RerankRetriever(
     base_retriever=bm25,
