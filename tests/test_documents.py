@@ -43,6 +43,12 @@ def test_a_page_number_alone_does_not_merge_the_chunks_of_that_page() -> None:
     assert document_key(doc("a", source="f", page=1)) != document_key(doc("b", source="f", page=1))
 
 
+def test_chunks_whose_positions_count_from_the_start_of_each_page_are_not_merged() -> None:
+    # As from PyPDFLoader and a splitter with add_start_index: every page has a chunk at 0.
+    pages = [doc(f"kite {n}", source="a.pdf", page=n, start_index=0) for n in range(3)]
+    assert len(by_key([pages])[0]) == 3
+
+
 def test_the_same_text_in_two_files_is_two_documents_and_without_a_source_one() -> None:
     assert document_key(doc("x", source="f")) != document_key(doc("x", source="g"))
     assert document_key(doc("x")) == document_key(doc("x", colour="red"))

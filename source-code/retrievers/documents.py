@@ -43,9 +43,9 @@ def document_key(document: Document) -> tuple[str, ...]:
     """Tell which document this is, whichever retriever returned it.
 
     The key is the first of these that is there: `Document.id`; `metadata["doc_id"]`;
-    `metadata["source"]` with the chunk's position (`start_index`, `chunk_index` or `position`);
-    the source with the text; the text. Two chunks of one file are two documents, and so is the same
-    text in two files.
+    `metadata["source"]` with the text, and with the chunk's position (`start_index`, `chunk_index`
+    or `position`) if it has one; the text. Two chunks of one file are two documents, and so is the
+    same text in two files.
 
     Args:
         document: Any document.
@@ -59,10 +59,12 @@ def document_key(document: Document) -> tuple[str, ...]:
     source = document.metadata.get("source")
     if source in (None, ""):
         return ("text", document.page_content)
+    text = document.page_content
     for name in POSITION_KEYS:
         if (position := document.metadata.get(name)) is not None:
-            return ("source", str(source), name, str(position))
-    return ("source", str(source), "text", document.page_content)
+            # With the text: splitters count from the start of each page, section or row of a file.
+            return ("source", str(source), name, str(position), text)
+    return ("source", str(source), "text", text)
 
 
 def keys_of(lists: Sequence[Sequence[Document]], key: Key = document_key) -> list[list[Hashable]]:
