@@ -233,9 +233,9 @@ def refresh_notebook(
         raise BookError(f"{_place(path, cells, running)}: the kernel died.") from None
     advance(len(cells), len(cells))
     for number, cell in enumerate(cells):
-        if problem := _volatile(cell):
+        if problem := find_volatile(cell):
             raise BookError(f"{_place(path, cells, number)}: {problem}")
-    _strip(notebook)
+    strip_volatile(notebook)
     nbformat.validate(notebook)
     text = str(nbformat.writes(notebook, version=4))  # type: ignore[no-untyped-call]
     write_whole(path, text.rstrip("\n") + "\n")
@@ -246,7 +246,7 @@ def _place(path: Path, cells: list[NotebookNode], number: int) -> str:
     return f"{path.name}, code cell {number + 1} ({line!r})"
 
 
-def _volatile(cell: NotebookNode) -> str | None:
+def find_volatile(cell: NotebookNode) -> str | None:
     """Say what in a cell's outputs must not be committed, if anything."""
     for output in cell.outputs:
         if output.output_type == "stream" and output.name == "stderr":
@@ -266,7 +266,7 @@ def _volatile(cell: NotebookNode) -> str | None:
     return None
 
 
-def _strip(notebook: NotebookNode) -> None:
+def strip_volatile(notebook: NotebookNode) -> None:
     """Leave out of an executed notebook what differs from run to run or machine to machine."""
     kept = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
     notebook.metadata = {**kept, **{k: v for k, v in notebook.metadata.items() if k == "myst"}}
