@@ -256,6 +256,18 @@ def test_what_cannot_be_written_is_refused_before_anything_is_read(
     assert (tmp_path / "a-file").read_text() == "mine"
 
 
+def test_runs_that_a_run_file_cannot_hold_are_refused_before_anything_is_measured(
+    rag: Rag, notes: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_CACHE", str(tmp_path / "cache"))
+    (notes / "my notes.txt").write_text("A lathe turns wood.\n")
+    given = ("--data", str(notes), "--questions", str(labelled), "--pattern", "naive")
+    code, out, err = rag("evaluate", *given, "--save-runs", str(tmp_path / "runs"))
+    assert (code, out) == (1, "")
+    assert err.startswith("Error: A run file cannot hold the id 'my notes.txt#1'")
+    assert not (tmp_path / "cache").exists()
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -150,8 +151,23 @@ def test_a_run_file_comes_back_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "new" / "run.trec"
     write_run(run, path, "ours")
     assert read_run(path) == run
-    assert path.read_text().splitlines()[-1] == "q2 Q0 a 2 0.500000 ours"
+    assert path.read_text().splitlines()[-1] == "q2 Q0 a 2 0.500000000 ours"
     assert [file.name for file in path.parent.iterdir()] == ["run.trec"]
+
+
+def test_the_scores_of_a_run_file_fall_from_rank_to_rank_far_down_too(tmp_path: Path) -> None:
+    write_run({"q": [f"d{number}" for number in range(5000)]}, tmp_path / "run.trec", "ours")
+    scores = [float(line.split()[4]) for line in (tmp_path / "run.trec").read_text().splitlines()]
+    assert all(one > other for one, other in pairwise(scores))
+
+
+@pytest.mark.parametrize("run", [{"q": ["my notes.txt#1"]}, {"q 1": ["d"]}, {"q": [""]}])
+def test_an_id_that_would_break_a_run_file_is_refused(
+    tmp_path: Path, run: dict[str, list[str]]
+) -> None:
+    with pytest.raises(CollectionError, match="a space separates"):
+        write_run(run, tmp_path / "run.trec", "ours")
+    assert not list(tmp_path.iterdir())
 
 
 def test_ir_measures_reads_our_run_file_with_the_same_figures(tmp_path: Path) -> None:
@@ -223,6 +239,11 @@ def test_answers_are_looked_for_in_three_passages_only() -> None:
     assert result.scores["hit@3"]["q1"] == 0
 
 
+def test_a_document_without_an_id_is_an_error_and_not_a_miss() -> None:
+    with pytest.raises(ValueError, match="naive returned a document without an id"):
+        evaluate_retriever("naive", searching(doc("The red kite.", None)), tiny())
+
+
 def test_depth_cuts_what_counts() -> None:
     result = evaluate_retriever("naive", searching(OWL, KITE), tiny(), depth=1)
     assert result.run["q1"] == ["o"]
@@ -243,6 +264,7 @@ def test_the_mean_of_some_queries_and_of_none() -> None:
     result = Result("p", {}, {"R@10": per_query(1, 0, 0.5)})
     assert result.mean("R@10", ["q0", "q2", "unknown"]) == 0.75
     assert math.isnan(result.mean("R@10", ["unknown"]))
+    assert math.isnan(result.mean("R@10", []))
     assert math.isnan(result.mean("nDCG@10"))
 
 

@@ -253,9 +253,11 @@ def evaluate(
     collection = _collection(data, questions, beir, ir_dataset)
     with _busy("Starting"):
         from ragbook import lab
-        from ragbook.evaluation import summary, write_run
+        from ragbook.evaluation import check_run_ids, summary, write_run
         from ragbook.files import named_failures, write_whole
 
+        if save_runs is not None:
+            check_run_ids([*collection.queries, *(str(d.id) for d in collection.documents)])
         usable = _usable_profile(profile)
     results = lab.evaluate(collection, usable, chosen, depth, progress=True)
     figures = {"profile": usable.name, "depth": depth, **summary(results, collection)}

@@ -51,7 +51,8 @@ class Result:
     def mean(self, metric: str, query_ids: Iterable[str] | None = None) -> float:
         """Return a metric's mean, over all queries or some of them; NaN for none."""
         values = self.scores.get(metric, {})
-        chosen = [values[name] for name in query_ids or values if name in values]
+        names = values if query_ids is None else query_ids
+        chosen = [values[name] for name in names if name in values]
         return statistics.fmean(chosen) if chosen else float("nan")
 
 
@@ -70,6 +71,9 @@ def evaluate_retriever(
         collection: Documents, queries and judgements.
         depth: How many documents of each answer count.
         progress: Show a progress bar on a terminal.
+
+    Raises:
+        ValueError: If it returns a document without an id, which no judgement can be about.
     """
     run: Run = {}
     found: dict[str, list[Document]] = {}
@@ -81,7 +85,7 @@ def evaluate_retriever(
         for stage, milliseconds in trace.stage_milliseconds().items():
             times.setdefault(stage, []).append(milliseconds)
         times["total"].append(trace.roots[0].milliseconds)
-        run[name] = [str(document.id) for document in documents]
+        run[name] = [_id(document, pattern) for document in documents]
         found[name] = documents[:READ]
     scores = score(run, collection.qrels)
     if collection.answers:
@@ -153,13 +157,31 @@ def write_run(run: Run, path: Path, tag: str) -> None:
     """Write a run in TREC's format: query, `Q0`, document, rank, score, tag.
 
     The score is 1 / rank, so that trec_eval keeps the order of documents whose scores are equal.
+
+    Raises:
+        CollectionError: If an id has a space, which separates the columns.
     """
+    check_run_ids([*run, *(document for documents in run.values() for document in documents)])
     lines = [
-        f"{query} Q0 {document} {rank} {1 / rank:.6f} {tag}\n"
+        f"{query} Q0 {document} {rank} {1 / rank:.9f} {tag}\n"
         for query, documents in run.items()
         for rank, document in enumerate(documents, start=1)
     ]
     write_whole(path, "".join(lines))
+
+
+def check_run_ids(ids: Iterable[str]) -> None:
+    """Find out before long work whether a run file can hold these ids.
+
+    Raises:
+        CollectionError: If one has a space, which separates the columns.
+    """
+    for identifier in ids:
+        if identifier.split() != [identifier]:
+            raise CollectionError(
+                f"A run file cannot hold the id {identifier!r}: a space separates its columns. "
+                "Rename the file that the id comes from, or save no runs."
+            )
 
 
 def read_run(path: Path) -> Run:
@@ -199,7 +221,7 @@ def peak_memory_mb() -> float | None:
     except ImportError:  # Windows
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1e6 if sys.platform == "darwin" else 1e3)
+    return peak * (1 if sys.platform == "darwin" else 1024) / 1e6  # bytes there, else KiB
 
 
 def timed(function: Callable[[], Any]) -> tuple[Any, float]:
@@ -253,6 +275,15 @@ def summary(results: Sequence[Result], collection: Collection) -> dict[str, Any]
         "peak_memory_mb": peak_memory_mb(),
         "patterns": rows,
     }
+
+
+def _id(document: Document, pattern: str) -> str:
+    if document.id is None:
+        raise ValueError(
+            f"{pattern} returned a document without an id ({document.page_content!r:.60}). "
+            "Judgements name documents by id: index them with the collection's ids."
+        )
+    return document.id
 
 
 def _holds_all(documents: Sequence[Document], answers: Sequence[str]) -> bool:
