@@ -109,11 +109,13 @@ def test_the_match_plot_keeps_the_nearest_pieces_in_their_order_and_writes_the_b
 def test_a_line_has_its_pattern_s_colour_and_others_one_that_is_free() -> None:
     values = {10: 0.5, 100: 0.7}
     axes = line_plot(
-        {"naive": values, "something": values}, "places", "quality", {"naive": {10: (0.4, 0.6)}}
+        {"naive": values, "something": values}, "places", "quality", {"naive": {100: (0.4, 0.6)}}
     ).axes[0]
     naive, interval, something = axes.lines
     assert naive.get_color() == interval.get_color() == COLOURS["naive"]
     assert something.get_color() in set(COLOURS.values()) - {COLOURS["naive"]}
+    # Place 10 has no interval: that of 100 stands at the second place.
+    assert list(interval.get_xdata()) == [1, 1]
     assert list(interval.get_ydata()) == [0.4, 0.6]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["10", "100"]
 

@@ -239,9 +239,11 @@ def line_plot(
             pattern and a stage have their colour.
         x_label: What the places are.
         y_label: What the values are.
-        bands: Name of the line to place to the ends of its interval, drawn as bars.
+        bands: Name of the line to place to the ends of its interval, drawn as bars; a line or a
+            place may have none.
     """
     figure, axes = _figure(1, 1, width=6.8, height=3.6)
+    places = list(next(iter(lines.values())))
     known = {name: COLOURS.get(name) or STAGE_COLOURS.get(name) for name in lines}
     others = cycle([c for c in COLOURS.values() if c not in known.values()] or [GREY])
     markers = cycle("os^Dv")
@@ -251,9 +253,9 @@ def line_plot(
         axes.plot(
             range(len(values)), list(values.values()), color=colour, marker=marker, label=name
         )
-        for number, (low, high) in enumerate((bands or {}).get(name, {}).values()):
+        for place, (low, high) in (bands or {}).get(name, {}).items():
+            number = places.index(place)
             axes.plot([number, number], [low, high], color=colour, linewidth=1.5)
-    places = list(next(iter(lines.values())))
     axes.set_xticks(range(len(places)), [str(place) for place in places])
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
