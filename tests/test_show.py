@@ -101,6 +101,12 @@ def test_a_box_has_the_colour_of_its_stage() -> None:
     assert STAGE_COLOURS["rerank"] in show.flow([[show.Box("x", "rerank")]], "").svg
 
 
+def test_a_comparison_without_a_second_pattern_says_what_is_missing() -> None:
+    alone = {**FIGURES, "patterns": FIGURES["patterns"][:1]}  # type: ignore[index]
+    with pytest.raises(ValueError, match=r"at least one row, got none .*against naive"):
+        show.comparison(alone)
+
+
 def test_a_table_aligns_numbers_right_and_escapes_text() -> None:
     shown = bundle(show.table([{"name": "<b>", "score": 0.256}, {"name": "c", "score": None}], "T"))
     assert shown["text/plain"] == "T\nname  score\n<b>    0.26\nc"

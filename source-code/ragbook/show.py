@@ -226,7 +226,12 @@ def table(rows: Sequence[Mapping[str, object]], caption: str = "", decimals: int
         rows: At least one, all with the same keys, which are the headings. None is an empty cell.
         caption: What the table shows.
         decimals: How many a float has.
+
+    Raises:
+        ValueError: If there are no rows.
     """
+    if not rows:
+        raise ValueError(f"A table needs at least one row, got none (caption {caption!r}).")
     headings = list(rows[0])
     columns = [[row[heading] for row in rows] for heading in headings]
     numeric = [all(isinstance(value, int | float | None) for value in column) for column in columns]
