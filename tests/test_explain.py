@@ -261,6 +261,13 @@ def test_scores_that_are_no_numbers_leave_valid_json() -> None:
     ]
 
 
+def test_a_truth_value_is_no_score() -> None:
+    found = [doc("otter", "a", dense_score=0.5, good_score=True)]
+    (line,) = json_lines(explain(ListRetriever(documents=found), "otter"))
+    (document,) = json.loads(line)["documents"]
+    assert (document["score_name"], document["score"]) == ("dense_score", 0.5)
+
+
 def test_explaining_changes_no_document() -> None:
     retriever = hybrid()
     before = [document.model_copy(deep=True) for document in retriever.invoke("otter")]

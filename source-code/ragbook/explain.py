@@ -18,7 +18,7 @@ from rich.tree import Tree
 
 from ragbook.tracing import Span, Trace
 from retrievers.bm25 import BM25Retriever
-from retrievers.documents import document_key, keys_of
+from retrievers.documents import document_key, keys_of, latest_score_name
 
 SHOWN = 5
 """How many passages of each stage are shown."""
@@ -236,11 +236,11 @@ def _label(child: Span) -> str:
 
 
 def _score(document: Document) -> tuple[str, float] | None:
-    """Return the name (without `_score`) and value of the score that was written last."""
-    for name, value in reversed(document.metadata.items()):
-        if name.endswith("_score") and isinstance(value, int | float) and math.isfinite(value):
-            return name.removesuffix("_score"), float(value)
-    return None
+    """Return the name (without `_score`) and value of the last score; None if it is not finite."""
+    name = latest_score_name(document)
+    if name is None or not math.isfinite(value := float(document.metadata[name])):
+        return None
+    return name.removesuffix("_score"), value
 
 
 def _points(explanation: Explanation, span: Span, document: Document) -> dict[str, float]:
