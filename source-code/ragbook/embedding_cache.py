@@ -38,7 +38,8 @@ class CachedEmbeddings(Embeddings):
     transaction of its own: an interruption loses at most the batch that was being embedded.
 
     Args:
-        load: Makes the embedding model; called only when a text is not in the cache.
+        load: Returns the embedding model. Called for each batch of texts that are not in the cache,
+            so it should load the model once and keep it, as `Profile.embeddings` does.
         model: The model's name with everything that changes its vectors.
         path: The cache file; default: `embeddings.sqlite` in `cache_folder()`.
         progress: Show a progress bar while many passages are embedded.
@@ -68,7 +69,7 @@ class CachedEmbeddings(Embeddings):
         return self.embed_queries([text])[0]
 
     def embed_queries(self, queries: list[str]) -> list[list[float]]:
-        """Embed queries, those that are not cached in one call to the model."""
+        """Embed queries, those that are not cached in batches. Returns one vector a query."""
         from retrievers.dense import embed_queries
 
         def embed(texts: list[str]) -> list[list[float]]:

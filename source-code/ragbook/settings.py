@@ -80,12 +80,18 @@ class Settings:
 
 
 def write_settings(settings: Settings, path: Path) -> None:
-    """Write settings to a JSON file, at once or not at all."""
+    """Write settings to a JSON file, at once or not at all.
+
+    Raises:
+        SettingsError: If the file cannot be written.
+    """
     text = json.dumps({"version": VERSION, "settings": asdict(settings)}, indent=2) + "\n"
     try:
         write_whole(path, text)
     except OSError as error:
-        raise SettingsError(f"The settings file {path} cannot be written: {error}.") from None
+        raise SettingsError(
+            f"The settings file {path} cannot be written: {error.strerror or error}."
+        ) from None
 
 
 def read_settings(path: Path) -> Settings:

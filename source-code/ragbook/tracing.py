@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -17,7 +17,7 @@ from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig
 
 Stage = Literal["retrieval", "fusion", "rerank", "rewriting"]
-STAGES: tuple[Stage, ...] = ("retrieval", "fusion", "rerank", "rewriting")
+STAGES: tuple[Stage, ...] = get_args(Stage)
 
 _COMPOSITES: dict[str, Stage] = {
     "AdaptiveFusionRetriever": "fusion",
