@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from langchain_core.documents import Document
+from options import folder
 
 from retrievers import BM25Retriever
 
@@ -59,11 +60,9 @@ def ndcg(ranking: Sequence[str], gains: Mapping[str, int], cutoff: int = 10) -> 
 def main() -> None:
     """Print the mean nDCG@10 of each configuration on each collection."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--datasets", type=Path, default=Path("../shared/datasets"))
+    parser.add_argument("--datasets", type=folder, default="../shared/datasets")
     parser.add_argument("--names", nargs="+", default=["cranfield", "xquad-en"])
     arguments = parser.parse_args()
-    if not arguments.datasets.is_dir():
-        parser.error(f"there is no folder {arguments.datasets}: give one with --datasets")
     print(f"{'nDCG@10':<28}" + "".join(f"{name:>12}" for name in arguments.names))
     collections = [read_collection(arguments.datasets / name) for name in arguments.names]
     for label, settings in CONFIGURATIONS.items():

@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from methods import make, write_figures
+from options import folder, output_file
 from tqdm import tqdm
 
 from ragbook.collection import Collection, load_beir
@@ -138,13 +138,11 @@ def means(scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 def main() -> None:
     """Print a table for each collection."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--datasets", type=Path, default=Path("../shared/datasets"))
+    parser.add_argument("--datasets", type=folder, default="../shared/datasets")
     parser.add_argument("--names", nargs="+", default=["cranfield", "xquad-en"])
     parser.add_argument("--counts", nargs="+", type=int, default=COUNTS)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=output_file, help="also write the figures to this file")
     arguments = parser.parse_args()
-    if not arguments.datasets.is_dir():
-        parser.error(f"there is no folder {arguments.datasets}: give one with --datasets")
     collections = []
     for name in arguments.names:
         collection = load_beir(arguments.datasets / name)

@@ -20,6 +20,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.output_parsers import StrOutputParser
 from methods import write_figures
+from options import output_file
 from tqdm import tqdm
 
 from ragbook.chains import NO_ANSWER, PROMPT, estimate_tokens, format_context
@@ -100,7 +101,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=int, default=SIZES)
     parser.add_argument("--max-tokens", type=int, default=96, help="of an answer")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=output_file, help="also write the figures to this file")
     arguments = parser.parse_args()
     collection = load_question_set(arguments.data, arguments.data / "questions.jsonl")
     names = answerable(collection, arguments.questions, arguments.seed)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from bm25_quality import ndcg, read_collection
 from langchain_core.documents import Document
@@ -20,6 +19,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
+from options import folder
 from tqdm import tqdm
 
 from ragbook.profiles import EmbeddedProfile
@@ -85,13 +85,11 @@ def searches(
 def main() -> None:
     """Print the table of each collection."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--datasets", type=Path, default=Path("../shared/datasets"))
+    parser.add_argument("--datasets", type=folder, default="../shared/datasets")
     parser.add_argument("--names", nargs="+", default=["cranfield", "xquad-en"])
     parser.add_argument("--pairs", nargs="+", default=PAIRS, help="search:feedback")
     parser.add_argument("--every", type=int, default=1, help="take every n-th question only")
     arguments = parser.parse_args()
-    if not arguments.datasets.is_dir():
-        parser.error(f"there is no folder {arguments.datasets}: give one with --datasets")
     for collection in arguments.names:
         documents, queries, qrels = read_collection(arguments.datasets / collection)
         judged = list(qrels)[:: arguments.every]

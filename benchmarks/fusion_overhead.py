@@ -15,13 +15,13 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
+from options import folder
 from peers import DEPTH, Vectors
 from tqdm import tqdm
 
@@ -106,11 +106,9 @@ def measure(
 def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--beir", type=Path, default=Path("../shared/datasets/cranfield"))
+    parser.add_argument("--beir", type=folder, default="../shared/datasets/cranfield")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    if not arguments.beir.is_dir():
-        parser.error(f"there is no folder {arguments.beir}: give one in BEIR format with --beir")
     logging.disable(logging.WARNING)
     collection = load_beir(arguments.beir)
     vectors = Vectors(collection)

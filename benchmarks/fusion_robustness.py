@@ -24,10 +24,12 @@ from typing import Any
 
 import numpy as np
 from langchain_core.documents import Document
+from options import folder, output_file
 from tqdm import tqdm
 
 from ragbook.collection import Collection, load_beir, load_question_set
 from ragbook.evaluation import Run, score
+from ragbook.files import write_whole
 from ragbook.lab import index
 from ragbook.profiles import EmbeddedProfile
 from retrievers.adaptive_fusion import adaptive_fusion
@@ -175,16 +177,14 @@ def figures(collection: Collection, depth: int, seeds: int, every: int) -> Itera
 def main() -> None:
     """Print a table for each collection and depth."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--datasets", type=Path, default=Path("../shared/datasets"))
+    parser.add_argument("--datasets", type=folder, default="../shared/datasets")
     parser.add_argument("--names", nargs="*", default=["cranfield", "xquad-en"])
     parser.add_argument("--data", type=Path, default=Path("data"), help="the book's own folder")
     parser.add_argument("--depths", nargs="+", type=int, default=[100])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--every", type=int, default=1, help="take every n-th question only")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=output_file, help="also write the figures to this file")
     arguments = parser.parse_args()
-    if not arguments.datasets.is_dir():
-        parser.error(f"there is no folder {arguments.datasets}: give one with --datasets")
     collections = [load_beir(arguments.datasets / name) for name in arguments.names]
     collections.append(load_question_set(arguments.data, arguments.data / "questions.jsonl"))
     rows = []
@@ -204,7 +204,7 @@ def main() -> None:
                     flush=True,
                 )
     if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        write_whole(arguments.json, json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ import random
 import re
 import statistics
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from methods import CUTOFF, METHODS, make, write_figures
+from options import output_file
 from tqdm import tqdm
 
 from ragbook.collection import Collection
@@ -250,7 +250,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=output_file, help="also write the figures to this file")
     arguments = parser.parse_args()
     sizes = []
     for passages in arguments.passages:

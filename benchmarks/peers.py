@@ -25,18 +25,19 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore
+from options import folder, output_file
 from tqdm import tqdm
 
 from ragbook.collection import Collection, load_beir
 from ragbook.embedding_cache import CachedEmbeddings
 from ragbook.evaluation import score
 from ragbook.exact import ExactVectorStore
+from ragbook.files import write_whole
 from ragbook.profiles import EmbeddedProfile
 from retrievers import (
     AdaptiveFusionRetriever,
@@ -254,13 +255,11 @@ def measure(search: Search, collection: Collection) -> tuple[float, float]:
 def main() -> None:
     """Print one table of all systems."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--datasets", type=Path, default=Path("../shared/datasets"))
+    parser.add_argument("--datasets", type=folder, default="../shared/datasets")
     parser.add_argument("--names", nargs="+", default=["cranfield", "xquad-en"])
     parser.add_argument("--systems", default="", help="only those whose name holds this")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=output_file, help="also write the figures to this file")
     arguments = parser.parse_args()
-    if not arguments.datasets.is_dir():
-        parser.error(f"there is no folder {arguments.datasets}: give one with --datasets")
     os.environ.setdefault("LANCEDB_LOG", "error")  # it warns of a deprecation at every query
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
@@ -283,7 +282,7 @@ def main() -> None:
         print()
         rows.append(row)
     if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        write_whole(arguments.json, json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

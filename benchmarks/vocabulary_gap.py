@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from methods import measure, write_figures
+from options import folder, output_file
 
 from ragbook.collection import Collection, load_beir, load_question_set
 from ragbook.evaluation import Result, paired_bootstrap
@@ -152,13 +153,11 @@ def print_groups(figures: Mapping[str, Any]) -> None:
 def main() -> None:
     """Print a table for each collection."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--datasets", type=Path, default=Path("../shared/datasets"))
+    parser.add_argument("--datasets", type=folder, default="../shared/datasets")
     parser.add_argument("--names", nargs="*", default=["cranfield", "xquad-en"])
     parser.add_argument("--data", type=Path, default=Path("data"), help="the book's own folder")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=output_file, help="also write the figures to this file")
     arguments = parser.parse_args()
-    if not arguments.datasets.is_dir():
-        parser.error(f"there is no folder {arguments.datasets}: give one with --datasets")
     collections = [load_question_set(arguments.data, arguments.data / "questions.jsonl")]
     collections += [load_beir(arguments.datasets / name) for name in arguments.names]
     rows = []

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import sys
@@ -18,6 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import candidates
 import context_size
 import methods
+import options
 import part_numbers
 import vocabulary_gap
 
@@ -47,6 +49,22 @@ def test_figures_keep_their_command_and_numbers_stand_on_one_line(
         "rows": [{"values": [0.5, 1.0], "name": "n"}],
     }
     assert '"values": [0.5, 1.0]' in text
+
+
+def test_options_refuse_what_cannot_work_before_the_work_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--datasets", type=options.folder, default=str(tmp_path))
+    parser.add_argument("--json", type=options.output_file)
+    given = parser.parse_args(["--json", str(tmp_path / "new" / "x.json")])
+    assert (given.datasets, given.json) == (tmp_path, tmp_path / "new" / "x.json")
+    for option in ("--datasets", "--json"):
+        (tmp_path / "taken").mkdir(exist_ok=True)
+        wrong = {"--datasets": tmp_path / "missing", "--json": tmp_path / "taken"}[option]
+        with pytest.raises(SystemExit):
+            parser.parse_args([option, str(wrong)])
+        assert str(wrong) in capsys.readouterr().err
 
 
 # The vocabulary gap
