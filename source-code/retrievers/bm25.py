@@ -64,6 +64,8 @@ _CJK_RUN = re.compile(
     "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff]+"
 )
 _WORD = re.compile(r"\w+")
+_JOINED = re.compile(r"\w+(?:[-./]\w+)+")
+_DIGIT = re.compile(r"\d")
 # The same for ASCII, twice as fast: lower case for word characters, a space for all others.
 _ASCII = "".join(c.lower() if _WORD.match(c) else " " for c in map(chr, range(128)))
 _STEMMER = Stemmer.Stemmer("english", 0)  # no cache of its own: `_stem` has one
@@ -74,6 +76,8 @@ def default_preprocess_func(text: str) -> list[str]:
     """Split a text into the terms that BM25 counts; documents and queries take the same way.
 
     NFKC and case folding, Unicode words, English stop words dropped, Snowball's English stemmer.
+    A code such as P-4471-B, words with a digit joined by hyphens, dots or slashes, is kept whole
+    besides its pieces, at the end: the pieces alone do not tell it from P-4471-C and 4471-B-P.
     Runs of Chinese, Japanese or Korean characters become overlapping pairs (a single one stays
     itself), so that 森林 is found in 秋天的森林 without a dictionary. A text of stop words alone
     keeps them: "To be, or not to be" finds itself, and "it" does not match every document.
@@ -82,14 +86,21 @@ def default_preprocess_func(text: str) -> list[str]:
         text: A document's text or a query.
 
     Returns:
-        The terms in the order of the text, repetitions included.
+        The terms in the order of the text, then the codes, repetitions included.
     """
     if text.isascii():
+        text = text.lower()
         words = text.translate(_ASCII).split()
     else:
-        text = _CJK_RUN.sub(_spaced_pairs, unicodedata.normalize("NFKC", text))
-        words = _WORD.findall(text.casefold())
-    return [_stem(word) for word in words if word not in STOP_WORDS] or words
+        text = _CJK_RUN.sub(_spaced_pairs, unicodedata.normalize("NFKC", text)).casefold()
+        words = _WORD.findall(text)
+    return ([_stem(word) for word in words if word not in STOP_WORDS] or words) + _codes(text)
+
+
+def _codes(text: str) -> list[str]:
+    # Few words are not all letters, and looking at those alone is several times as fast.
+    others = " ".join(word for word in text.split() if not word.isalpha())
+    return [joined for joined in _JOINED.findall(others) if _DIGIT.search(joined)]
 
 
 def _spaced_pairs(run: re.Match[str]) -> str:
