@@ -6,16 +6,12 @@ uv run benchmarks/bm25_quality.py --datasets ../shared/datasets
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from langchain_core.documents import Document
 from options import folder
 
+from ragbook.collection import load_beir
 from retrievers import BM25Retriever
 
 CONFIGURATIONS = {
@@ -23,27 +19,6 @@ CONFIGURATIONS = {
     "default terms, classic IDF": {"idf": "classic"},
     "default terms, Lucene IDF": {},
 }
-
-
-def read_json_lines(path: Path) -> list[dict[str, str]]:
-    """Read a file of one JSON object a line."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def read_collection(
-    folder: Path,
-) -> tuple[list[Document], dict[str, str], dict[str, dict[str, int]]]:
-    """Read a collection in BEIR format: documents, queries by id, gains by query and document."""
-    documents = [
-        Document(page_content=f"{row['title']} {row['text']}", id=row["_id"])
-        for row in read_json_lines(folder / "corpus.jsonl")
-    ]
-    queries = {row["_id"]: row["text"] for row in read_json_lines(folder / "queries.jsonl")}
-    qrels: dict[str, dict[str, int]] = defaultdict(dict)
-    with open(folder / "qrels" / "test.tsv", encoding="utf-8") as file:
-        for row in csv.DictReader(file, delimiter="\t"):
-            qrels[row["query-id"]][row["corpus-id"]] = int(row["score"])
-    return documents, queries, dict(qrels)
 
 
 def ndcg(ranking: Sequence[str], gains: Mapping[str, int], cutoff: int = 10) -> float:
@@ -64,14 +39,14 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", default=["cranfield", "xquad-en"])
     arguments = parser.parse_args()
     print(f"{'nDCG@10':<28}" + "".join(f"{name:>12}" for name in arguments.names))
-    collections = [read_collection(arguments.datasets / name) for name in arguments.names]
+    collections = [load_beir(arguments.datasets / name) for name in arguments.names]
     for label, settings in CONFIGURATIONS.items():
         line = f"{label:<28}"
-        for documents, queries, qrels in collections:
-            retriever = BM25Retriever.from_documents(documents, k=100, **settings)
+        for collection in collections:
+            retriever = BM25Retriever.from_documents(collection.documents, k=100, **settings)
             scores = [
-                ndcg([str(hit.id) for hit in retriever.invoke(queries[query])], gains)
-                for query, gains in qrels.items()
+                ndcg([str(hit.id) for hit in retriever.invoke(collection.queries[query])], gains)
+                for query, gains in collection.qrels.items()
             ]
             line += f"{sum(scores) / len(scores):>12.3f}"
         print(line, flush=True)

@@ -144,8 +144,7 @@ def main() -> None:
     parser.add_argument("--json", type=output_file, help="also write the figures to this file")
     arguments = parser.parse_args()
     collections = []
-    for name in arguments.names:
-        collection = load_beir(arguments.datasets / name)
+    for collection in [load_beir(arguments.datasets / name) for name in arguments.names]:
         rows = figures(collection, arguments.counts)
         collections.append(
             {

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from bm25_quality import ndcg, read_collection
+from bm25_quality import ndcg
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
@@ -22,6 +22,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from options import folder
 from tqdm import tqdm
 
+from ragbook.collection import load_beir
 from ragbook.profiles import EmbeddedProfile
 from retrievers import (
     BM25Retriever,
@@ -90,9 +91,8 @@ def main() -> None:
     parser.add_argument("--pairs", nargs="+", default=PAIRS, help="search:feedback")
     parser.add_argument("--every", type=int, default=1, help="take every n-th question only")
     arguments = parser.parse_args()
-    for collection in arguments.names:
-        documents, queries, qrels = read_collection(arguments.datasets / collection)
-        judged = list(qrels)[:: arguments.every]
+    for collection in [load_beir(arguments.datasets / name) for name in arguments.names]:
+        documents, judged = collection.documents, list(collection.qrels)[:: arguments.every]
         texts = [document.page_content for document in documents]
         retrievers: dict[str, BaseRetriever] = {
             "bm25": BM25Retriever.from_documents(documents, k=DEPTH)
@@ -104,7 +104,7 @@ def main() -> None:
             retrievers["hybrid"] = RRFEnsembleRetriever(
                 retrievers=[retrievers["bm25"], retrievers["dense"]], top_n=DEPTH
             )
-        print(f"\n{collection}, {len(judged)} questions")
+        print(f"\n{collection.name}, {len(judged)} questions")
         print(f"{'':<24}" + "".join(f"{column:>13}" for column in COLUMNS))
         for pair in arguments.pairs:
             search_name, feedback_name = pair.split(":")
@@ -113,8 +113,8 @@ def main() -> None:
             for label, search in searches(retrievers[search_name], rewriter).items():
                 figures = []
                 for query in tqdm(judged, desc=label, leave=False, disable=None):
-                    ranking = [str(hit.id) for hit in search.invoke(queries[query])]
-                    gains = qrels[query]
+                    ranking = [str(hit.id) for hit in search.invoke(collection.queries[query])]
+                    gains = collection.qrels[query]
                     figures.append(
                         (
                             ndcg(ranking, gains),

