@@ -145,7 +145,7 @@ def test_the_analyser_for_codes_keeps_them_whole_besides_their_pieces() -> None:
     assert part_numbers.default_preprocess_func("pump P-4471-B") == ["pump", "p", "4471", "b"]
     # "a" is a stop word, so the default analyser cannot tell this number from its neighbours.
     assert part_numbers.default_preprocess_func("P-4471-A") == ["p", "4471"]
-    assert part_numbers.whole_codes("Pump P-4471-A.") == ["pump", "p", "4471", "p-4471-a"]
+    assert part_numbers.codes_apart("Pump P-4471-A.") == ["pump", "p", "4471"]
 
 
 # Candidates
