@@ -22,7 +22,7 @@ from options import folder, output_file
 from tqdm import tqdm
 
 from ragbook.collection import Collection, load_beir
-from ragbook.evaluation import paired_bootstrap, score
+from ragbook.evaluation import difference, score
 from ragbook.lab import index
 from ragbook.profiles import EmbeddedProfile
 from retrievers.rerank import RerankRetriever
@@ -118,14 +118,9 @@ def by_count(runs: Mapping[int, Any], collection: Collection) -> list[dict[str, 
         }
         if REFERENCE in runs and count != REFERENCE:
             for metric in METRICS:
-                difference, low, high = paired_bootstrap(
+                row[f"{metric} against {REFERENCE}"] = difference(
                     scores[count][metric], scores[REFERENCE][metric]
                 )
-                row[f"{metric} against {REFERENCE}"] = {
-                    "difference": difference,
-                    "low": low,
-                    "high": high,
-                }
         rows.append(row)
     return rows
 

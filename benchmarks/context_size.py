@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from ragbook.chains import NO_ANSWER, PROMPT, estimate_tokens, format_context
 from ragbook.collection import Collection, load_question_set
-from ragbook.evaluation import paired_bootstrap
+from ragbook.evaluation import difference, holds_all
 from ragbook.extractive import ExtractiveChatModel
 from ragbook.lab import index
 from ragbook.llamacpp import ChatLlamaCpp
@@ -34,12 +34,6 @@ from ragbook.profiles import EmbeddedProfile
 SIZES = (1, 3, 5, 10)
 REFERENCE = 3
 """What the book's patterns hand to the chat model; the others are compared with it."""
-
-
-def holds_all(text: str, answers: Sequence[str]) -> bool:
-    """Tell whether a text holds all strings, whatever their case."""
-    folded = text.casefold()
-    return all(answer.casefold() in folded for answer in answers)
 
 
 def answerable(collection: Collection, count: int, seed: int) -> list[str]:
@@ -83,12 +77,7 @@ def summed_up(
             "refused": statistics.fmean(float(NO_ANSWER in reply) for reply in replies.values()),
         }
         if REFERENCE in values and size != REFERENCE:
-            difference, low, high = paired_bootstrap(values[size], values[REFERENCE])
-            row[f"right against {REFERENCE}"] = {
-                "difference": difference,
-                "low": low,
-                "high": high,
-            }
+            row[f"right against {REFERENCE}"] = difference(values[size], values[REFERENCE])
         rows.append(row)
     return rows
 

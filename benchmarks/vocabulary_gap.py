@@ -23,7 +23,7 @@ from methods import measure, write_figures
 from options import folder, output_file
 
 from ragbook.collection import Collection, load_beir, load_question_set
-from ragbook.evaluation import Result, paired_bootstrap
+from ragbook.evaluation import Result, difference
 from ragbook.lab import index
 from ragbook.profiles import EmbeddedProfile
 from retrievers.bm25 import default_preprocess_func
@@ -93,8 +93,7 @@ def group_figures(
             figures: dict[str, Any] = {METRIC: statistics.fmean(chosen.values())}
             if method != BASELINE:
                 baseline = {name: scores[BASELINE][name] for name in names}
-                difference, low, high = paired_bootstrap(chosen, baseline)
-                figures["against_baseline"] = {"difference": difference, "low": low, "high": high}
+                figures["against_baseline"] = difference(chosen, baseline)
             row["methods"][method] = figures
         rows.append(row)
     return rows

@@ -76,7 +76,7 @@ def evaluate_retriever(
         ValueError: If it returns a document without an id, which no judgement can be about.
     """
     run: Run = {}
-    found: dict[str, list[Document]] = {}
+    found: dict[str, str] = {}
     times: dict[str, list[float]] = {"total": []}
     bar = tqdm(collection.queries.items(), pattern, leave=False, disable=None if progress else True)
     for name, query in bar:
@@ -86,11 +86,11 @@ def evaluate_retriever(
             times.setdefault(stage, []).append(milliseconds)
         times["total"].append(trace.roots[0].milliseconds)
         run[name] = [_id(document, pattern) for document in documents]
-        found[name] = documents[:READ]
+        found[name] = "\n".join(document.page_content for document in documents[:READ])
     scores = score(run, collection.qrels)
     if collection.answers:
         scores[f"hit@{READ}"] = {
-            name: float(_holds_all(found[name], answers))
+            name: float(holds_all(found[name], answers))
             for name, answers in collection.answers.items()
         }
     return Result(pattern, run, scores, times)
@@ -151,6 +151,18 @@ def paired_bootstrap(
         means[start : start + part] = differences[draws].mean(axis=1)
     low, high = np.percentile(means, [2.5, 97.5])
     return float(differences.mean()), float(low), float(high)
+
+
+def difference(values: dict[str, float], baseline: dict[str, float]) -> dict[str, float]:
+    """Return what `paired_bootstrap` does, under the names by which figures are saved."""
+    mean, low, high = paired_bootstrap(values, baseline)
+    return {"difference": mean, "low": low, "high": high}
+
+
+def holds_all(text: str, answers: Sequence[str]) -> bool:
+    """Tell whether a text holds all of these strings, whatever their case."""
+    folded = text.casefold()
+    return all(answer.casefold() in folded for answer in answers)
 
 
 def write_run(run: Run, path: Path, tag: str) -> None:
@@ -254,8 +266,9 @@ def summary(results: Sequence[Result], collection: Collection) -> dict[str, Any]
             "index_seconds": result.index_seconds,
         }
         if result is not baseline:
-            mean, low, high = paired_bootstrap(result.scores["nDCG@10"], baseline.scores["nDCG@10"])
-            row["against_baseline"] = {"difference": mean, "low": low, "high": high}
+            row["against_baseline"] = difference(
+                result.scores["nDCG@10"], baseline.scores["nDCG@10"]
+            )
         if kinds:
             row["metrics_by_kind"] = {
                 metric: {
@@ -284,8 +297,3 @@ def _id(document: Document, pattern: str) -> str:
             "Judgements name documents by id: index them with the collection's ids."
         )
     return document.id
-
-
-def _holds_all(documents: Sequence[Document], answers: Sequence[str]) -> bool:
-    text = "\n".join(document.page_content for document in documents).casefold()
-    return all(answer.casefold() in text for answer in answers)
