@@ -141,11 +141,9 @@ def test_sizes_that_cannot_be_made_are_refused(sizes: tuple[int, int]) -> None:
         part_numbers.manuals(*sizes)
 
 
-def test_the_analyser_for_codes_keeps_them_whole_besides_their_pieces() -> None:
-    assert part_numbers.default_preprocess_func("pump P-4471-B") == ["pump", "p", "4471", "b"]
-    # "a" is a stop word, so the default analyser cannot tell this number from its neighbours.
-    assert part_numbers.default_preprocess_func("P-4471-A") == ["p", "4471"]
+def test_part_numbers_can_be_taken_apart() -> None:
     assert part_numbers.codes_apart("Pump P-4471-A.") == ["pump", "p", "4471"]
+    assert part_numbers.codes_apart("pump P-4471-B") == ["pump", "p", "4471", "b"]
 
 
 # Candidates
