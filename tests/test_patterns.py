@@ -6,6 +6,7 @@ from helpers import TraceRecorder
 from ragbook.corpus import default_data_folder, load_passages
 from ragbook.patterns import PATTERNS, Pattern, Patterns
 from ragbook.profiles import get_profile
+from ragbook.settings import Settings
 from ragbook.tracing import Span, Trace
 
 
@@ -55,6 +56,16 @@ async def test_async_finds_the_same(patterns: Patterns, pattern: Pattern) -> Non
     question = "How does body chemistry affect exercise?"
     expected = [document.id for document in retriever.invoke(question)]
     assert [document.id for document in await retriever.ainvoke(question)] == expected
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_as_many_as_were_asked_for_come_back_whatever_the_depth(
+    patterns: Patterns, pattern: Pattern
+) -> None:
+    shallow = Settings(depth=1, candidates=1)
+    few = Patterns(patterns.passages, patterns.profile, patterns.vectorstore, shallow)
+    question = "How does body chemistry affect exercise?"
+    assert len(few.retriever(pattern, top_n=9).invoke(question)) == 9
 
 
 def test_what_a_pattern_does_not_need_is_never_built() -> None:

@@ -64,7 +64,8 @@ class Patterns:
         Raises:
             ValueError: If there is no such pattern, or `top_n` is below 1.
         """
-        depth, candidates = self.settings.depth, max(self.settings.candidates, top_n)
+        depth = max(self.settings.depth, top_n)
+        candidates = max(self.settings.candidates, top_n)
         match pattern:
             case "naive":
                 return self.dense(top_n)
