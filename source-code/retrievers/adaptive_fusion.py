@@ -262,9 +262,9 @@ def trust(query: str, lists: Sequence[Mapping[Hashable, Document]]) -> list[floa
 def _agreement(one: Mapping[Hashable, Any], other: Mapping[Hashable, Any]) -> float:
     """Return how high each list ranks the other's first documents; 0 for chance.
 
-    Alike lists of 10 documents and more reach 1 - (HEAD - 1) / length: .91 for 100, .7 for 30. Those
-    of 4 to 12 stay below ENOUGH_AGREEMENT, so the question's words have a say however alike they
-    are.
+    Alike lists of HEAD documents and more reach 1 - (HEAD - 1) / length: .91 for 100, .7 for 30.
+    Those of 4 to 12 stay below ENOUGH_AGREEMENT, so the question's words have a say however alike
+    they are.
     """
 
     def rated(first: Mapping[Hashable, Any], second: Mapping[Hashable, Any]) -> float:
