@@ -274,3 +274,13 @@ def test_the_stages_of_any_tree_add_up(span: Span) -> None:
     stages = span.stage_milliseconds()
     assert sum(stages.values()) == pytest.approx(span.milliseconds)
     assert set(stages) <= set(STAGES)
+
+
+@pytest.mark.parametrize(("end", "own"), [(0.75, 750), (None, 500), (3.0, 500)])
+def test_own_time_ends_with_the_run_also_when_a_child_does_not(
+    end: float | None, own: float
+) -> None:
+    child = Span("BM25Retriever", "retriever_1", "otter", 0.5, end)
+    parent = Span("RRFEnsembleRetriever", "", "otter", 0.0, 1.0, children=[child])
+    assert parent.own_milliseconds == pytest.approx(own)
+    assert parent.stage_milliseconds()["fusion"] == pytest.approx(own)

@@ -67,7 +67,8 @@ class Span:
     @property
     def own_milliseconds(self) -> float:
         """How long it took without the time in which a child was running."""
-        return self.milliseconds - _covered(self.children)
+        end = self.end or time.perf_counter()
+        return 1000 * (end - self.start - _covered(self.children, self.start, end))
 
     @property
     def stage(self) -> Stage:
@@ -266,13 +267,13 @@ def _tag(tags: Sequence[str], parent_tags: Sequence[str]) -> str:
     return own[0] if own else ""
 
 
-def _covered(spans: Sequence[Span]) -> float:
-    """Return the milliseconds in which at least one of the spans was running."""
-    total, reached = 0.0, float("-inf")
-    for start, end in sorted((s.start, s.end or s.start) for s in spans):
+def _covered(spans: Sequence[Span], low: float, high: float) -> float:
+    """Return the seconds from `low` to `high` in which at least one of the spans was running."""
+    total, reached = 0.0, low
+    for start, end in sorted((s.start, min(s.end or high, high)) for s in spans):
         total += max(0.0, end - max(start, reached))
         reached = max(reached, end)
-    return 1000 * total
+    return total
 
 
 class _RunningTime(NamedTuple):
