@@ -81,6 +81,11 @@ def test_rank_decides_and_not_the_name_of_the_document() -> None:
         assert values["R@100"]["q"] == 1
 
 
+def test_a_document_found_twice_counts_where_it_stood_first() -> None:
+    values = score({"q": ["a", "x", "a"]}, {"q": {"a": 1}})
+    assert (values["RR@10"]["q"], values["nDCG@10"]["q"]) == (1, 1)
+
+
 gains = st.dictionaries(st.sampled_from("abcdefghijklmn"), st.integers(0, 4), min_size=1)
 
 

@@ -110,9 +110,10 @@ def score(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> dict[str,
     import ir_measures
 
     measures = {name: ir_measures.parse_measure(name) for name in metrics}
-    # Ranks become scores, because trec_eval orders equal scores by document id.
+    # Ranks become scores, because trec_eval orders equal scores by document id. Backwards, so that
+    # a document that was found twice keeps its better rank.
     scored = {
-        query: {document: 1 / rank for rank, document in enumerate(documents, start=1)}
+        query: {document: 1 / rank for rank, document in reversed([*enumerate(documents, start=1)])}
         for query, documents in run.items()
     }
     values: dict[str, dict[str, float]] = {name: dict.fromkeys(qrels, 0.0) for name in metrics}
