@@ -47,13 +47,15 @@ def check_writable(path: Path) -> None:
 def write_whole(path: Path, text: str) -> None:
     """Write a text as UTF-8, at once or not at all; the folder is made if it is not there.
 
+    Lines end alike on every system, so that the same text is the same file, byte for byte.
+
     Raises:
         OSError: If it cannot be written. A file that was there stays as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     new = _beside(path)
     try:
-        with new.open("w", encoding="utf-8") as file:
+        with new.open("w", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())  # on disk before it takes the old one's place
