@@ -45,7 +45,8 @@ def document_key(document: Document) -> tuple[str, ...]:
     The key is the first of these that is there: `Document.id`; `metadata["doc_id"]`;
     `metadata["source"]` with the text, and with the chunk's position (`start_index`, `chunk_index`
     or `position`) if it has one; the text. Two chunks of one file are two documents, and so is the
-    same text in two files.
+    same text in two files. `doc_id` must be the document's own: where it names the parent of many
+    chunks, as LangChain's `ParentDocumentRetriever` writes it, pass the composite another `key`.
 
     Args:
         document: Any document.
@@ -148,7 +149,10 @@ def scored_copy(
 
 
 def latest_score(document: Document) -> float | None:
-    """Return the score of the last stage that scored this document, or None if none did."""
+    """Return the score of the last stage that scored this document, or None if none did.
+
+    Any number in the metadata whose key ends in `_score` is taken for one; the last entry counts.
+    """
     name = latest_score_name(document)
     return None if name is None else float(document.metadata[name])
 
