@@ -87,6 +87,12 @@ def test_questions_of_equal_share_stay_in_one_group() -> None:
     }
 
 
+@pytest.mark.parametrize("values", [[1.0, 1.0, 1.0], [0.2, 1.0, 1.0, 1.0, 1.0, 1.0], [0.5]])
+def test_no_question_is_in_both_ends(values: list[float]) -> None:
+    with pytest.raises(ValueError, match=f"the {len(values)} questions .* lowest quarter cannot"):
+        vocabulary_gap.groups({str(number): value for number, value in enumerate(values)})
+
+
 def test_groups_are_compared_with_the_baseline_on_their_own_questions() -> None:
     shares = {"a": 0.0, "b": 0.5, "c": 0.5, "d": 1.0}
     naive = dict.fromkeys(shares, 0.5)

@@ -16,6 +16,8 @@ from typing import Any
 
 import nbformat
 import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import DeadKernelError
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from typer.testing import CliRunner
 
@@ -99,6 +101,17 @@ def test_c40_c41_a_cell_that_must_not_be_committed_leaves_the_notebook_as_it_was
         refresh_notebook(path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["b.ipynb"]
+
+
+def test_a_kernel_that_dies_where_there_is_no_code_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(client: NotebookClient) -> None:
+        raise DeadKernelError("Kernel died")
+
+    monkeypatch.setattr(NotebookClient, "execute", die)
+    with pytest.raises(BookError, match=r"^b\.ipynb: the kernel died\.$"):
+        refresh_notebook(write_notebook(tmp_path / "b.ipynb"))
 
 
 def test_refresh_goes_on_after_a_notebook_that_fails_and_fails_in_the_end(tmp_path: Path) -> None:

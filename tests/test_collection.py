@@ -203,8 +203,9 @@ def test_a_question_set_that_is_missing_is_an_error(tmp_path: Path) -> None:
 class Dataset:
     """A stand-in for what `ir_datasets.load` returns, in its own interface."""
 
-    def __init__(self, judged: bool = True) -> None:
+    def __init__(self, judged: bool = True, judgements: tuple[str, ...] = ("q1",)) -> None:
         self.judged = judged
+        self.judgements = judgements
 
     def has_docs(self) -> bool:
         return True
@@ -226,7 +227,16 @@ class Dataset:
         ]
 
     def qrels_iter(self) -> list[Any]:
-        return [SimpleNamespace(query_id="q1", doc_id="d1", relevance=1)]
+        return [
+            SimpleNamespace(query_id=name, doc_id="d1", relevance=1) for name in self.judgements
+        ]
+
+
+class Unreachable(Dataset):
+    """What `ir_datasets` does without a network: it loads, and fails when first read."""
+
+    def qrels_iter(self) -> list[Any]:
+        raise ConnectionError("Failed to resolve 'example.org'")
 
 
 def test_an_ir_dataset_is_read_and_its_errors_are_clear(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +250,28 @@ def test_an_ir_dataset_is_read_and_its_errors_are_clear(monkeypatch: pytest.Monk
         load_ir_dataset("some/other")
     with pytest.raises(CollectionError, match="lacks documents, queries or judgements"):
         load_ir_dataset("some/unjudged")
+
+
+def test_without_a_network_the_error_names_the_ir_dataset_and_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stand_in = SimpleNamespace(load={"some/test": Unreachable()}.__getitem__)
+    monkeypatch.setitem(sys.modules, "ir_datasets", stand_in)  # type: ignore[arg-type]
+    with pytest.raises(CollectionError, match=r"some/test cannot be fetched.*'example\.org'"):
+        load_ir_dataset("some/test")
+
+
+def test_judged_queries_that_an_ir_dataset_lacks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {
+        "few": Dataset(judgements=("q1", "q8", "q9")),
+        "many": Dataset(judgements=tuple(f"x{number}" for number in range(7))),
+    }
+    stand_in = SimpleNamespace(load=known.__getitem__)
+    monkeypatch.setitem(sys.modules, "ir_datasets", stand_in)  # type: ignore[arg-type]
+    with pytest.raises(CollectionError, match=r"few judges 2 queries .* have: 'q8', 'q9'\.$"):
+        load_ir_dataset("few")
+    with pytest.raises(CollectionError, match=r"many judges 7 queries .* 'x0', .*'x4', …\.$"):
+        load_ir_dataset("many")
 
 
 def test_without_the_package_the_error_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:

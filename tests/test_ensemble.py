@@ -112,6 +112,23 @@ def test_c18_a_failing_leg_fails_the_query_and_is_named() -> None:
     assert "retriever_2 (FailingRetriever)" in caught.value.__notes__[0]
 
 
+async def test_c18_the_failure_that_is_raised_tells_of_the_others() -> None:
+    def ensemble() -> RRFEnsembleRetriever:
+        failing = [FailingRetriever(error=OSError(name)) for name in ("one", "two", "three")]
+        return RRFEnsembleRetriever(retrievers=[failing[0], leg("a"), *failing[1:]])
+
+    with pytest.raises(OSError, match="one") as caught:
+        ensemble().invoke("q")
+    with pytest.raises(OSError, match="one") as caught_async:
+        await ensemble().ainvoke("q")
+    assert caught.value.__notes__ == [
+        "Raised by retriever_1 (FailingRetriever).",
+        "retriever_3 (FailingRetriever) failed too: OSError('two')",
+        "retriever_4 (FailingRetriever) failed too: OSError('three')",
+    ]
+    assert caught_async.value.__notes__ == caught.value.__notes__
+
+
 async def test_c18_skip_returns_the_others_and_warns(caplog: pytest.LogCaptureFixture) -> None:
     legs = [leg("a"), FailingRetriever(error=RuntimeError("store down"))]
     ensemble = RRFEnsembleRetriever(retrievers=legs, on_error="skip")

@@ -3,14 +3,17 @@ from __future__ import annotations
 import io
 import json
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 from rich.console import Console
 from rich.table import Table
@@ -29,8 +32,10 @@ from ragbook.evaluation import (
     timed,
     write_run,
 )
-from ragbook.lab import comparison_table, kind_table, stage_table, table
+from ragbook.lab import comparison_table, evaluate, kind_table, stage_table, table
+from ragbook.profiles import Profile
 from retrievers.ensemble import RRFEnsembleRetriever
+from retrievers.late_interaction import LateInteractionCrossEncoder
 
 DISCOUNT = [1 / math.log2(rank + 1) for rank in range(1, 11)]
 
@@ -337,3 +342,68 @@ def test_percentiles_memory_and_time() -> None:
     value, seconds = timed(lambda: "done")
     assert value == "done"
     assert seconds >= 0
+
+
+class Rows(Embeddings):
+    """Embeds by counting letters, and keeps count of the queries it is asked to embed."""
+
+    def __init__(self) -> None:
+        self.queries: list[str] = []
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [[1.0 + text.count(letter) for letter in "aeiou"] for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        self.queries.append(text)
+        return self.embed_documents([text])[0]
+
+
+class Reader(LateInteractionCrossEncoder):
+    """Scores by nothing, and keeps count of the texts it reads."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def read(self, texts: Sequence[str]) -> None:
+        self.texts += texts
+
+    def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
+        return [0.5] * len(text_pairs)
+
+
+class LabProfile(Profile):
+    """The profile of the tests of the lab."""
+
+    name, embedding_model, first_stage_weight = "lab", "letters", 0.5
+
+    def __init__(self) -> None:
+        self.model, self.reader = Rows(), Reader()
+
+    def embeddings(self) -> Any:
+        return self.model
+
+    def cross_encoder(self, texts: Sequence[str] = ()) -> Any:
+        return self.reader
+
+    def chat_model(self) -> Any:
+        raise AssertionError("evaluating needs no chat model")
+
+    def checks(self) -> list[Any]:
+        return []
+
+
+def test_the_lab_reads_each_passage_once_for_all_patterns_and_counts_it_as_indexing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_CACHE", str(tmp_path))
+    documents = [doc(f"red kite number {n}", id=str(n)) for n in range(5)]
+    queries = {"q1": "red kite", "q2": "kite"}
+    collection = Collection("birds", documents, queries, {"q1": {"0": 1}, "q2": {"1": 1}})
+    profile = LabProfile()
+    naive, reranked, stacked = evaluate(collection, profile, ["naive", "reranked", "stacked"])
+    assert sorted(profile.reader.texts) == sorted(d.page_content for d in documents)
+    assert sorted(profile.model.queries) == ["kite", "red kite"]
+    assert naive.reading_milliseconds == 0
+    assert reranked.reading_milliseconds == stacked.reading_milliseconds > 0
+    assert stacked.index_seconds > reranked.index_seconds > naive.index_seconds
+    assert {len(r.milliseconds["total"]) for r in (naive, reranked, stacked)} == {2}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 from rich.console import Console
@@ -134,6 +135,25 @@ def test_two_indexes_are_not_mixed_up() -> None:
     for child in explanation.root.children:
         assert all(not passage.points for passage in passages(explanation, child))
     assert "retriever_1 1, retriever_2 1 -> 1" in shown(explanation)
+
+
+def test_untagged_children_of_one_class_are_numbered() -> None:
+    class Chained(BaseRetriever):
+        """Another's composite, which gives its children no tags."""
+
+        searches: list[BaseRetriever]
+
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            config: Any = {"callbacks": run_manager.get_child()}
+            return [d for search in self.searches for d in search.invoke(query, config=config)]
+
+    searches: list[BaseRetriever] = [dense("third.txt#1", "first.txt#1"), dense("first.txt#1")]
+    explanation = explain(Chained(searches=searches), "otter")
+    found = passages(explanation, explanation.root)
+    assert [(passage.document.id, passage.before) for passage in found[:2]] == [
+        ("third.txt#1", {"ListRetriever 1": 1, "ListRetriever 2": None}),
+        ("first.txt#1", {"ListRetriever 1": 2, "ListRetriever 2": 1}),
+    ]
 
 
 def test_a_search_that_found_nothing_is_named_by_its_tag() -> None:

@@ -161,6 +161,16 @@ def test_each_text_is_read_once_and_the_cache_is_bounded() -> None:
     assert (len(none._cache), none._cached_bytes) == (0, 0)
 
 
+def test_texts_read_beforehand_are_not_read_again() -> None:
+    model = FakeModel()
+    encoder = plain(model)
+    encoder.read(["owl tree", "owl"])
+    encoder.score([("bird", "owl tree"), ("bird", "owl")])
+    assert model.read == [["owl", "owl tree"], ["bird"]]
+    with pytest.raises(TypeError, match="two strings"):
+        encoder.read([1])  # type: ignore[list-item]
+
+
 def test_no_pairs_need_no_model() -> None:
     assert LateInteractionCrossEncoder("no/such/folder").score([]) == []
 

@@ -242,6 +242,8 @@ def refresh_notebook(
 
 
 def _place(path: Path, cells: list[NotebookNode], number: int) -> str:
+    if not cells:
+        return path.name
     line = next(iter(cells[number].source.strip().splitlines()), "")
     return f"{path.name}, code cell {number + 1} ({line!r})"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import statistics
 import sys
 import time
@@ -260,7 +261,12 @@ def evaluate(
             check_run_ids([*collection.queries, *(str(d.id) for d in collection.documents)])
         usable = _usable_profile(profile)
     results = lab.evaluate(collection, usable, chosen, depth, progress=True)
-    figures = {"profile": usable.name, "depth": depth, **summary(results, collection)}
+    figures = {
+        "command": shlex.join(["uv", "run", "rag", *sys.argv[1:]]),
+        "profile": usable.name,
+        "depth": depth,
+        **summary(results, collection),
+    }
     out.print(lab.table(figures))
     if differences := lab.comparison_table(figures):
         out.print(differences)

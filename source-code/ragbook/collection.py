@@ -114,7 +114,8 @@ def load_ir_dataset(identifier: str) -> Collection:
     """Read a collection by its `ir_datasets` id, such as `beir/scifact/test`. Needs a network.
 
     Raises:
-        CollectionError: If the package is not installed, or the id is unknown or has no judgements.
+        CollectionError: If the package is not installed, the id is unknown or has no judgements,
+            the collection cannot be fetched, or a judged query is not among the queries.
     """
     try:
         import ir_datasets  # type: ignore[import-not-found]
@@ -129,21 +130,31 @@ def load_ir_dataset(identifier: str) -> Collection:
         raise CollectionError(f"ir_datasets knows no collection {identifier!r}.") from None
     if not (dataset.has_docs() and dataset.has_queries() and dataset.has_qrels()):
         raise CollectionError(f"{identifier} lacks documents, queries or judgements.")
+    try:
+        return _read_ir_dataset(identifier, dataset)
+    except OSError as error:  # fetched when first read; requests' errors are of this kind too
+        raise CollectionError(
+            f"{identifier} cannot be fetched or read: {error}. Try again with a network, or "
+            "give a folder in BEIR's format with --beir."
+        ) from error
+
+
+def _read_ir_dataset(identifier: str, dataset: Any) -> Collection:
     qrels: Qrels = {}
     for row in dataset.qrels_iter():
         qrels.setdefault(row.query_id, {})[row.doc_id] = row.relevance
-    return Collection(
-        name=identifier,
-        documents=[
-            Document(id=row.doc_id, page_content=row.default_text()) for row in dataset.docs_iter()
-        ],
-        queries={
-            row.query_id: row.default_text()
-            for row in dataset.queries_iter()
-            if row.query_id in qrels
-        },
-        qrels=qrels,
-    )
+    queries = {
+        row.query_id: row.default_text() for row in dataset.queries_iter() if row.query_id in qrels
+    }
+    if absent := [name for name in qrels if name not in queries]:
+        shown = ", ".join(map(repr, absent[:5])) + (", …" if len(absent) > 5 else "")
+        raise CollectionError(
+            f"{identifier} judges {len(absent)} queries that it does not have: {shown}."
+        )
+    documents = [
+        Document(id=row.doc_id, page_content=row.default_text()) for row in dataset.docs_iter()
+    ]
+    return Collection(name=identifier, documents=documents, queries=queries, qrels=qrels)
 
 
 def _qrels_file(root: Path) -> Path:

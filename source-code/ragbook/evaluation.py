@@ -39,7 +39,10 @@ class Result:
         run: What it found.
         scores: Metric to query id to value.
         milliseconds: Stage, and `"total"`, to one time a query.
-        index_seconds: How long it took to build what it searches, with the embeddings cached.
+        index_seconds: How long it took to build what it searches, with the embeddings cached, and
+            to read what its scorer keeps in memory.
+        reading_milliseconds: What a query would cost on top if its scorer kept nothing in memory
+            and read the candidates anew; 0 if it does.
     """
 
     pattern: str
@@ -47,6 +50,7 @@ class Result:
     scores: dict[str, dict[str, float]]
     milliseconds: dict[str, list[float]] = field(default_factory=dict)
     index_seconds: float = 0.0
+    reading_milliseconds: float = 0.0
 
     def mean(self, metric: str, query_ids: Iterable[str] | None = None) -> float:
         """Return a metric's mean, over all queries or some of them; NaN for none."""
@@ -265,6 +269,7 @@ def summary(results: Sequence[Result], collection: Collection) -> dict[str, Any]
                 if (times := result.milliseconds.get(stage))
             },
             "index_seconds": result.index_seconds,
+            "reading_milliseconds": result.reading_milliseconds,
         }
         if result is not baseline:
             row["against_baseline"] = difference(

@@ -219,12 +219,17 @@ def _in_brackets(score: tuple[str, float] | None) -> str:
 def _labels(children: Sequence[Span]) -> list[str]:
     """Return what to call each child: what wrote its scores, or its tag where two would be equal.
 
-    A question's wordings always have their tags, `query_1` and so on.
+    A question's wordings always have their tags, `query_1` and so on. Children of one name that
+    have no tags, as another's retriever may call them, are numbered.
     """
     labels = [_label(child) for child in children]
-    return [
+    names = [
         child.tag or child.name if labels.count(label) > 1 else label
         for child, label in zip(children, labels)
+    ]
+    return [
+        f"{name} {names[: place + 1].count(name)}" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
     ]
 
 

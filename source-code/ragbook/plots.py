@@ -81,15 +81,19 @@ def quality_plot(figures: dict[str, Any], metric: str = "nDCG@10") -> Figure:
 def frontier_plot(figures: dict[str, Any], metric: str = "nDCG@10") -> Figure:
     """Draw quality against time. A line joins the patterns that no other beats in both.
 
+    A pattern that reranks stands where it reads its candidates anew for each query, as a trained
+    cross-encoder does. A dotted line leads to where it stands if all passages were read beforehand.
+
     Args:
         figures: What `evaluation.summary` returns.
         metric: The quality.
     """
     rows = figures["patterns"]
     figure, axes = _figure(1, 1, width=6.0, height=3.6)
+    known = [(row["milliseconds"]["total"]["p50"], row) for row in rows]
     points = [
-        (row["milliseconds"]["total"]["p50"], row["metrics"][metric], row["pattern"])
-        for row in rows
+        (total + row.get("reading_milliseconds", 0.0), row["metrics"][metric], row["pattern"])
+        for total, row in known
     ]
     best, frontier = -np.inf, []
     for milliseconds, quality, _ in sorted(points, key=lambda point: (point[0], -point[1])):
@@ -97,8 +101,11 @@ def frontier_plot(figures: dict[str, Any], metric: str = "nDCG@10") -> Figure:
             best = quality
             frontier.append((milliseconds, quality))
     axes.plot(*zip(*frontier), color=GREY, linewidth=1, zorder=1)
-    for milliseconds, quality, pattern in points:
+    for (remembered, _), (milliseconds, quality, pattern) in zip(known, points):
         colour, marker = COLOURS.get(pattern, GREY), MARKERS.get(pattern, "o")
+        if remembered < milliseconds:
+            axes.plot([remembered, milliseconds], [quality, quality], ":", color=colour)
+            axes.plot(remembered, quality, marker, color=colour, markersize=4)
         axes.plot(milliseconds, quality, marker, color=colour, markersize=8)
         axes.annotate(
             pattern, (milliseconds, quality), (7, -11), textcoords="offset points", color=colour

@@ -60,7 +60,10 @@ class Profile(ABC):
 
     name: str
     embedding_model: str
-    """What to write on an index, so that it is never searched with another model's vectors."""
+    """The model and its instruction before queries, if it has one: what all vectors depend on.
+
+    To be written on an index or a cache, so that it never mixes with another model's vectors.
+    """
     first_stage_weight: float
     """How much the first stage's score counts when `cross_encoder` reranks, 0 to 1."""
 
@@ -163,7 +166,7 @@ class OllamaProfile(Profile):
     """Trained models: BGE from the Hugging Face cache, and a chat model in an Ollama server."""
 
     name = "ollama"
-    embedding_model = BGE
+    embedding_model = f"{BGE}, queries after {BGE_QUERY_PROMPT!r}"
     first_stage_weight = 0.0
 
     def embeddings(self) -> HuggingFaceEmbeddings:

@@ -72,7 +72,11 @@ class Span:
 
     @property
     def stage(self) -> Stage:
-        """Which of the four stages its own time belongs to."""
+        """Which of the four stages its own time belongs to.
+
+        A run tells its name and not its class. So a fusion or a reranker that is a subclass, or was
+        given a `run_name`, is taken for a search, and its own time for retrieval.
+        """
         if not self.is_retriever:
             return "rewriting"
         return _COMPOSITES.get(self.name, "retrieval")

@@ -287,6 +287,7 @@ def _gains(query: str, lists: Sequence[Mapping[Hashable, Document]]) -> list[flo
     """
     words = _words(query)
     texts = {name: d.page_content.casefold() for found in lists for name, d in found.items()}
+    # Inside words too, "cat" in "concatenate": cheap, no analyser, and plural and singular meet.
     holders = {word: {name for name, text in texts.items() if word in text} for word in words}
     rarity = {
         word: math.log(1 + (len(texts) - len(names) + 0.5) / (len(names) + 0.5))

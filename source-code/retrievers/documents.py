@@ -333,8 +333,9 @@ def invoke_children(
         retrievers: The retrievers to ask, at least one.
         query: The question.
         run_manager: The parent's run, so that a trace shows the tree.
-        on_error: `"raise"` raises the first failure in the order of `retrievers`; `"skip"` logs
-            each failure, gives that retriever an empty list, and raises only when all failed.
+        on_error: `"raise"` raises the first failure in the order of `retrievers`, with a note for
+            each other one; `"skip"` logs each failure, gives that retriever an empty list, and
+            raises only when all failed.
 
     Returns:
         One list of documents a retriever, in the order of `retrievers`.
@@ -393,15 +394,16 @@ def _without_failures(
     retrievers: Sequence[BaseRetriever],
     on_error: OnError,
 ) -> list[list[Document]]:
-    failures = []
+    failures: list[Exception] = []
     for number, (answer, retriever) in enumerate(zip(answers, retrievers), start=1):
         if isinstance(answer, Exception):
-            answer.add_note(f"Raised by retriever_{number} ({retriever.get_name()}).")
+            child = f"retriever_{number} ({retriever.get_name()})"
+            answer.add_note(f"Raised by {child}.")
+            if failures:  # only the first is raised
+                failures[0].add_note(f"{child} failed too: {answer!r}")
             failures.append(answer)
             if on_error == "skip":
-                logger.warning(
-                    "Skipped retriever_%d (%s): %r", number, retriever.get_name(), answer
-                )
+                logger.warning("Skipped %s: %r", child, answer)
     if failures and (on_error == "raise" or len(failures) == len(answers)):
         raise failures[0]
     return [[] if isinstance(answer, Exception) else answer for answer in answers]

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from ragbook.book import ROOT
 from ragbook.cli import app
 from ragbook.copying import copy_retrievers, retriever_files
+from retrievers.ensemble import RRFEnsembleRetriever
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 
@@ -73,3 +74,25 @@ def test_the_address_of_the_published_book_comes_from_the_environment(
     assert config.html_baseurl == config.ogp_site_url == "https://example.org/rag/"
     assert config.notfound_urls_prefix == "/rag/"
     assert config.ogp_social_cards is None
+
+
+def test_titles_are_escaped_in_a_page_that_has_no_source() -> None:
+    title = 'The "k" of <b>RRF</b>'
+    app = SimpleNamespace(config=SimpleNamespace(project="A & B"))
+    context = {"css_files": [], "title": title}
+    book_site.describe(app, "page", "page.html", context, None)
+    head = ElementTree.fromstring(f"<head>{context['metatags']}</head>")
+    contents = {tag.get("name") or tag.get("property"): tag.get("content") for tag in head}
+    assert contents["og:title"] == title
+    assert contents["description"] == contents["og:description"] == f"{title}: A & B."
+
+
+def test_fields_that_a_retriever_inherits_from_another_are_shown_as_written_there() -> None:
+    class Narrow(RRFEnsembleRetriever):
+        width: int = 3
+
+    def shown(retriever: type) -> str:
+        return book_site.show_fields(None, "class", "", retriever, None, None, None)[0] or ""
+
+    assert "weights: list[float] | None = None" in shown(RRFEnsembleRetriever)
+    assert shown(Narrow) == shown(RRFEnsembleRetriever)[:-1] + ", width: int = 3)"
