@@ -15,7 +15,6 @@ worst of them.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -24,12 +23,12 @@ from typing import Any
 
 import numpy as np
 from langchain_core.documents import Document
+from methods import write_figures
 from options import folder, output_file
 from tqdm import tqdm
 
 from ragbook.collection import Collection, load_beir, load_question_set
 from ragbook.evaluation import Run, score
-from ragbook.files import write_whole
 from ragbook.lab import index
 from ragbook.profiles import EmbeddedProfile
 from retrievers.adaptive_fusion import adaptive_fusion
@@ -204,7 +203,7 @@ def main() -> None:
                     flush=True,
                 )
     if arguments.json:
-        write_whole(arguments.json, json.dumps(rows, indent=1) + "\n")
+        write_figures(arguments.json, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import argparse
 import atexit
 import contextlib
 import io
-import json
 import logging
 import os
 import shutil
@@ -30,6 +29,7 @@ from typing import Any
 import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore
+from methods import write_figures
 from options import folder, output_file
 from tqdm import tqdm
 
@@ -37,7 +37,6 @@ from ragbook.collection import Collection, load_beir
 from ragbook.embedding_cache import CachedEmbeddings
 from ragbook.evaluation import score
 from ragbook.exact import ExactVectorStore
-from ragbook.files import write_whole
 from ragbook.profiles import EmbeddedProfile
 from retrievers import (
     AdaptiveFusionRetriever,
@@ -282,7 +281,7 @@ def main() -> None:
         print()
         rows.append(row)
     if arguments.json:
-        write_whole(arguments.json, json.dumps(rows, indent=1) + "\n")
+        write_figures(arguments.json, {"rows": rows})
 
 
 if __name__ == "__main__":

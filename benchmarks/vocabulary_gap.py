@@ -59,9 +59,18 @@ def shares(collection: Collection, analyse: Analyse = default_preprocess_func) -
 
 
 def groups(share: Mapping[str, float]) -> dict[str, list[str]]:
-    """Return the queries with the lowest and the highest quarter of the shares, and the others."""
+    """Return the queries with the lowest and the highest quarter of the shares, and the others.
+
+    Raises:
+        ValueError: If so many shares are equal that a query would be in both quarters.
+    """
     values = list(share.values())
     low, high = np.quantile(values, [0.25, 0.75])
+    if low == high:
+        raise ValueError(
+            f"Half of the {len(values)} questions or more have the same share, {low:.3f}: the "
+            "lowest quarter cannot be told from the highest. Take a collection whose shares differ."
+        )
     return {
         "lowest": [name for name, value in share.items() if value <= low],
         "middle": [name for name, value in share.items() if low < value < high],
@@ -101,8 +110,9 @@ def group_figures(
 
 def collection_figures(collection: Collection) -> dict[str, Any]:
     """Measure one collection."""
-    results = measure(collection, index(collection, EmbeddedProfile(), progress=True))
     share = shares(collection)
+    groups(share)  # refuses shares that do not differ before the hours of work, not after
+    results = measure(collection, index(collection, EmbeddedProfile(), progress=True))
     scores = {method: result.scores[METRIC] for method, result in results.items()}
     figures: dict[str, Any] = {
         "collection": collection.name,
