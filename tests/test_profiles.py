@@ -84,6 +84,12 @@ def test_the_embedded_scorer_shares_the_vote_and_a_trained_one_does_not() -> Non
 def test_profiles_with_the_same_vectors_share_their_label() -> None:
     labels = {name: get_profile(name).embedding_model for name in PROFILES}
     assert labels["embedded"] == labels["llamacpp"] != labels["ollama"]
+    assert labels["embedded"] == "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def test_the_label_names_the_instruction_before_queries_for_the_cache_keys_need_it() -> None:
+    assert BGE in get_profile("ollama").embedding_model
+    assert BGE_QUERY_PROMPT in get_profile("ollama").embedding_model
 
 
 def test_the_embedding_model_is_loaded_once() -> None:
