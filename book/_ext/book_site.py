@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from html import unescape
+from html import escape, unescape
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -54,15 +54,18 @@ def describe(
     """Use a page's own description for the social metadata too, and insist that it has one."""
     context["css_files"] = [file for file in context["css_files"] if "thebe" not in str(file)]
     if doctree is None:
-        description = f"{context.get('title') or 'Page not found'}: {app.config.project}."
-        tag = f'<meta name="description" content="{description}" />'
+        title = context.get("title") or "Page not found"
+        description = f"{title}: {app.config.project}."
+        tag = f'<meta name="description" content="{escape(description)}" />'
         tags = (
-            ("og:title", context.get("title") or "Page not found"),
+            ("og:title", title),
             ("og:type", "website"),
             ("og:description", description),
             ("og:site_name", app.config.project),
         )
-        social = "".join(f'<meta property="{name}" content="{text}" />\n' for name, text in tags)
+        social = "".join(
+            f'<meta property="{name}" content="{escape(text)}" />\n' for name, text in tags
+        )
         context["metatags"] = f"{context.get('metatags', '')}\n{tag}\n{social}"
         return
     found = re.search(r'<meta content="([^"]*)" name="description"', context["metatags"])
@@ -98,11 +101,14 @@ def show_fields(
     """Show a retriever's own fields as its arguments, as they are written in its file."""
     if what != "class" or not inspect.isclass(thing) or not issubclass(thing, BaseRetriever):
         return signature, returned
+    # As written, and also where a class inherits a field from another one of ours.
+    annotations = [inspect.get_annotations(owner) for owner in thing.__mro__]
     arguments = []
     for field, info in thing.model_fields.items():
         if field in BaseRetriever.model_fields:
             continue
-        argument = f"{field}: {inspect.get_annotations(thing)[field]}"
+        written = next(own[field] for own in annotations if field in own)
+        argument = f"{field}: {written}"
         if not info.is_required():
             default = info.get_default(call_default_factory=False)
             shown = "..." if info.default_factory else getattr(default, "__name__", repr(default))
