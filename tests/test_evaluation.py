@@ -32,7 +32,7 @@ from ragbook.evaluation import (
     timed,
     write_run,
 )
-from ragbook.lab import comparison_table, evaluate, kind_table, stage_table, table
+from ragbook.lab import comparison_table, evaluate, kind_table, reading_note, stage_table, table
 from ragbook.profiles import Profile
 from retrievers.ensemble import RRFEnsembleRetriever
 from retrievers.late_interaction import LateInteractionCrossEncoder
@@ -407,3 +407,5 @@ def test_the_lab_reads_each_passage_once_for_all_patterns_and_counts_it_as_index
     assert reranked.reading_milliseconds == stacked.reading_milliseconds > 0
     assert stacked.index_seconds > reranked.index_seconds > naive.index_seconds
     assert {len(r.milliseconds["total"]) for r in (naive, reranked, stacked)} == {2}
+    assert "read all passages beforehand" in (reading_note(summary([reranked], collection)) or "")
+    assert reading_note(summary([naive], collection)) is None

@@ -271,6 +271,8 @@ def evaluate(
     if differences := lab.comparison_table(figures):
         out.print(differences)
     out.print(lab.stage_table(figures))
+    if note := lab.reading_note(figures):
+        out.print(note, end="\n\n")
     if kinds := lab.kind_table(figures):
         out.print(kinds)
     # Shown first: what a full disk refuses is at least on the screen.
