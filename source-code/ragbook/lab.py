@@ -10,6 +10,7 @@ from typing import Any
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.embeddings import Embeddings
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 from tqdm import tqdm
 
@@ -27,6 +28,9 @@ from retrievers.rerank import RerankRetriever
 KEYWORD_PATTERNS: tuple[Pattern, ...] = ("hybrid", "multi-query", "stacked")
 """The patterns that need a keyword index beside the vectors."""
 
+
+DEPTH = 100
+"""Documents of each answer that count, unless told otherwise: the cutoff of R@100."""
 
 READ_AHEAD = 2000
 """Documents up to which a scorer that remembers reads all of them before the first query."""
@@ -74,7 +78,7 @@ def evaluate(
     collection: Collection,
     profile: Profile,
     patterns: Sequence[Pattern],
-    depth: int = 100,
+    depth: int = DEPTH,
     progress: bool = False,
 ) -> list[Result]:
     """Evaluate patterns on a collection.
@@ -112,7 +116,8 @@ def evaluate(
         if isinstance(retriever, MultiQueryRetriever):
             _embed_rewordings(retriever, collection, indexed)
         if isinstance(retriever, RerankRetriever) and not reading_seconds:
-            reading_seconds = _read_ahead(retriever.cross_encoder, indexed.texts, progress)
+            queries = list(collection.queries.values())
+            reading_seconds = _read_ahead(retriever.cross_encoder, indexed.texts, queries, progress)
         for query in islice(collection.queries.values(), 1):
             retriever.invoke(query)  # what is loaded at first use is not timed
         result = evaluate_retriever(pattern, retriever, collection, depth, progress)
@@ -126,13 +131,19 @@ def evaluate(
     return results
 
 
-def _read_ahead(encoder: BaseCrossEncoder, texts: Sequence[str], progress: bool) -> float:
-    """Let a scorer that remembers read all texts; return the seconds, 0 if it read none."""
+def _read_ahead(
+    encoder: BaseCrossEncoder, texts: Sequence[str], queries: Sequence[str], progress: bool
+) -> float:
+    """Let a scorer that remembers read all texts; return the seconds, 0 if it read none.
+
+    The queries are read as well, untimed, as their embedding is left out everywhere.
+    """
     if not isinstance(encoder, LateInteractionCrossEncoder) or len(texts) > READ_AHEAD:
         return 0.0
     batches = range(0, len(texts), BATCH)
     bar = tqdm(batches, "Reading", leave=False, disable=None if progress else True)
     _, seconds = timed(lambda: [encoder.read(texts[start : start + BATCH]) for start in bar])
+    encoder.read(queries)
     return seconds
 
 
@@ -151,12 +162,19 @@ def _embed_rewordings(
 def table(figures: dict[str, Any]) -> Table:
     """Show the figures of `evaluation.summary` on a terminal."""
     peak = figures["peak_memory_mb"]
+    queries = figures["queries"]
     title = (
-        f"{figures['collection']}: {figures['documents']} documents, {figures['queries']} queries"
+        f"{escape(figures['collection'])}: {_counted(figures['documents'], 'document')}, "
+        f"{queries} {'query' if queries == 1 else 'queries'}"
         + (f", peak memory {peak:.0f} MB" if peak else "")
     )
     rows = figures["patterns"]
     shown = _table(title, *rows[0]["metrics"], "ms p50", "ms p95")
+    shown.caption = "ms: a query's time, embedding not included"
+    shown.caption_justify = "left"
+    depth = figures.get("depth", DEPTH)
+    if depth < DEPTH:
+        shown.caption += f"; only the first {_counted(depth, 'document')} of each answer counted"
     for row in rows:
         total = row["milliseconds"]["total"]
         shown.add_row(
@@ -224,7 +242,7 @@ def kind_table(figures: dict[str, Any]) -> Table | None:
     if "kinds" not in rows[0]:
         return None
     metrics = [name for name in rows[0]["metrics_by_kind"] if name.startswith(("nDCG", "hit"))]
-    shown = _table(f"{' / '.join(metrics)} by kind of question", *rows[0]["kinds"])
+    shown = _table(f"{' / '.join(metrics)} by kind of question", *map(escape, rows[0]["kinds"]))
     for row in rows:
         values = [row["metrics_by_kind"][metric] for metric in metrics]
         cells = [
@@ -233,6 +251,10 @@ def kind_table(figures: dict[str, Any]) -> Table | None:
         ]
         shown.add_row(row["pattern"], *cells)
     return shown
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _table(title: str, *columns: str) -> Table:
