@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -106,12 +107,33 @@ def test_c40_c41_a_cell_that_must_not_be_committed_leaves_the_notebook_as_it_was
 def test_a_kernel_that_dies_where_there_is_no_code_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(client: NotebookClient) -> None:
+    async def die(client: NotebookClient) -> None:
         raise DeadKernelError("Kernel died")
 
-    monkeypatch.setattr(NotebookClient, "execute", die)
+    monkeypatch.setattr(NotebookClient, "async_execute", die)
     with pytest.raises(BookError, match=r"^b\.ipynb: the kernel died\.$"):
         refresh_notebook(write_notebook(tmp_path / "b.ipynb"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for one process")
+@pytest.mark.parametrize("kernel_too", [True, False], ids=["terminal", "kill"])
+def test_ctrl_c_ends_refresh_in_one_line_with_130(tmp_path: Path, kernel_too: bool) -> None:
+    source = "open('started', 'w').close()\nimport time\ntime.sleep(60)"
+    path = write_notebook(tmp_path / "slow.ipynb", source)
+    before = path.read_bytes()
+    command = [sys.executable, "-m", "ragbook", "book", "refresh", str(path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        while not (tmp_path / "started").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        # A terminal sends it to the kernel as well.
+        (os.killpg if kernel_too else os.kill)(process.pid, signal.SIGINT)
+        out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (out, errors) == ("", "Interrupted. slow.ipynb is as it was before.\n")
+    assert path.read_bytes() == before
 
 
 def test_refresh_goes_on_after_a_notebook_that_fails_and_fails_in_the_end(tmp_path: Path) -> None:

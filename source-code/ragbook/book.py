@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import re
@@ -99,6 +100,9 @@ def refresh(
                 refresh_notebook(path, advance)
         except BookError as error:
             failures.append(str(error))
+        except KeyboardInterrupt:
+            print(f"Interrupted. {path.name} is as it was before.", file=sys.stderr)
+            raise typer.Exit(130) from None
     if failures:
         raise BookError("\n".join(failures))
 
@@ -185,6 +189,7 @@ def refresh_notebook(
     Raises:
         BookError: If the file is no notebook; or a cell fails, writes to stderr, or shows something
             of this machine only. The file is then as it was.
+        KeyboardInterrupt: If it is interrupted, here or in the kernel. The file is as it was too.
     """
     import nbformat
     from nbclient import NotebookClient
@@ -211,6 +216,15 @@ def refresh_notebook(
             running = cells.index(cell)
             advance(running, len(cells))
 
+    async def execute() -> None:
+        try:
+            await client.async_execute()
+        except Exception:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # by Ctrl-C, whatever broke because of it
+                raise asyncio.CancelledError from None
+            raise
+
     client = NotebookClient(
         notebook,
         timeout=CELL_SECONDS,
@@ -218,13 +232,19 @@ def refresh_notebook(
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,
         coalesce_streams=True,
-        extra_arguments=["--log-level=ERROR"],  # the kernel's own log, not the cells' output
+        extra_arguments=["--log-level=CRITICAL"],  # the kernel's own log, not the cells' output
         on_cell_start=started,
     )
     os.environ.setdefault("RAG_PROFILE", "embedded")
     try:
-        client.execute()
+        # Its own `execute` would handle Ctrl-C, by shutting the kernel down twice.
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            loop: Any = runner.get_loop()
+            loop.add_signal_handler = lambda *arguments: None
+            runner.run(execute())
     except CellExecutionError as error:
+        if error.ename == "KeyboardInterrupt":  # the kernel has had the Ctrl-C first
+            raise KeyboardInterrupt from None
         raise BookError(f"{_place(path, cells, running)}: {error.ename}: {error.evalue}") from None
     except CellTimeoutError:
         late = f"ran for more than {CELL_SECONDS} seconds."
