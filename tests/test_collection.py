@@ -195,6 +195,30 @@ def test_the_books_questions_are_a_collection_with_kinds_and_answers() -> None:
     assert set(collection.answers) <= set(collection.queries)
 
 
+@pytest.mark.parametrize("text", ["", "\n", '{"question": "Who?", "relevant": []}\n'])
+def test_questions_of_which_none_has_passages_are_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.txt").write_text("Stahl.", encoding="utf-8")
+    (tmp_path / "q.jsonl").write_text(text, encoding="utf-8")
+    with pytest.raises(CollectionError, match=r"^No question of .*q\.jsonl has relevant passages"):
+        load_question_set(tmp_path, tmp_path / "q.jsonl")
+
+
+def test_judgements_of_which_none_is_relevant_are_an_error(tmp_path: Path) -> None:
+    header, line, *_ = QRELS.splitlines()
+    none = "\t".join([*line.split("\t")[:2], "0"])
+    with pytest.raises(CollectionError, match=r"test\.tsv judges no document relevant"):
+        load_beir(beir(tmp_path, qrels={"test.tsv": f"{header}\n{none}\n"}))
+
+
+def test_kinds_and_answers_may_be_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Stahl.", encoding="utf-8")
+    (tmp_path / "q.jsonl").write_text('{"question": "Who?", "relevant": ["a.txt#1"]}\n')
+    collection = load_question_set(tmp_path, tmp_path / "q.jsonl")
+    assert collection.queries == {"q1": "Who?"}
+    assert collection.qrels == {"q1": {"a.txt#1": 1}}
+    assert (collection.kinds, collection.answers) == ({}, {})
+
+
 def test_a_question_set_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CorpusError):
         load_question_set(tmp_path / "nowhere", tmp_path / "questions.jsonl")

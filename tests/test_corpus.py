@@ -338,13 +338,19 @@ class TestQuestionFiles:
         ("line", "message"),
         [
             ("{", "line 2: not valid JSON"),
-            ("[]", "line 2: the object: .*dictionary"),
-            ({k: v for k, v in GOOD.items() if k != "answers"}, "line 2: answers: Field required"),
-            ({**GOOD, "kind": "hard"}, "line 2: kind: .*'paraphrase'"),
-            ({**GOOD, "note": "x"}, "line 2: note: Extra"),
-            ({**GOOD, "answers": []}, "line 2: .*needs answers"),
-            ({**GOOD, "kind": "unanswerable"}, "line 2: .*no answers"),
-            ({**GOOD, "relevant": [3]}, r"line 2: relevant\.0: "),
+            ("[]", r"line 2: a question is an object, such as .*, got \[\]\. "),
+            ({"question": "Who?"}, r"line 2: `relevant` is missing\. "),
+            ({"relevant": ["a.txt#1"]}, r"line 2: `question` is missing\. "),
+            ({**GOOD, "note": "x"}, "line 2: there is no field `note`; the fields are id, .*kind"),
+            ({**GOOD, "relevant": []}, "line 2: a question of kind paraphrase needs relevant"),
+            ({**GOOD, "kind": "unanswerable"}, "line 2: an unanswerable .*no answers"),
+            ({"question": "Who?", "relevant": [], "answers": ["x"]}, "line 2: an unanswerable"),
+            ({**GOOD, "relevant": [3]}, "line 2: `relevant` must be a list of strings, it has 3"),
+            ({**GOOD, "relevant": "a"}, 'line 2: `relevant` must be a list of .*, got "a"'),
+            ({**GOOD, "answers": None}, "line 2: `answers` must be a list of .*, got null"),
+            ({**GOOD, "kind": None}, "line 2: `kind` must be a string, got null"),
+            ({**GOOD, "id": 7}, "line 2: `id` must be a string, got 7"),
+            ({**GOOD, "question": " "}, "line 2: `question` is blank"),
             (GOOD, "line 2: the id q1 is taken"),
             (
                 {**GOOD, "id": "q2", "relevant": ["a.txt#9"]},
@@ -356,6 +362,20 @@ class TestQuestionFiles:
         passages = [Document(id="a.txt#1", page_content="Stahl.")]
         with pytest.raises(CorpusError, match=rf"q\.jsonl, {message}"):
             self.load(tmp_path, GOOD, line, passages=passages)
+
+    def test_a_question_needs_only_its_text_and_its_passages(self, tmp_path):
+        bare = {"question": "Who?", "relevant": ["a.txt#1"]}
+        first, second, third = self.load(
+            tmp_path, bare, {**bare, "kind": "hard"}, {"question": "When?", "relevant": []}
+        )
+        assert (first.id, first.answers, first.kind) == ("q1", (), "")
+        assert (second.id, second.kind) == ("q2", "hard")
+        assert (third.id, third.kind) == ("q3", "unanswerable")
+
+    def test_the_folder_that_lacks_a_passage_is_named(self, tmp_path):
+        (tmp_path / "q.jsonl").write_text(json.dumps(GOOD), encoding="utf-8")
+        with pytest.raises(CorpusError, match=r"no passage of notes has the id a\.txt#1\. "):
+            load_questions(tmp_path / "q.jsonl", [], "notes")
 
     def test_a_missing_file_is_named(self, tmp_path):
         with pytest.raises(CorpusError, match=r"q\.jsonl cannot be read"):

@@ -36,6 +36,11 @@ def test_ids_are_numbered_in_order_and_no_question_is_asked_twice():
     assert len({q.question.casefold() for q in questions}) == len(questions) >= 88
 
 
+def test_every_question_is_of_one_of_the_five_kinds_and_answered_unless_unanswerable():
+    assert {question.kind for question in questions} == KINDS
+    assert all(bool(q.answers) == (q.kind != "unanswerable") for q in questions)
+
+
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_there_are_at_least_twelve_questions_of_every_kind(kind):
     assert sum(question.kind == kind for question in questions) >= 12

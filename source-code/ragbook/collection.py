@@ -61,15 +61,20 @@ def load_question_set(folder: str | Path, questions: str | Path) -> Collection:
 
     Raises:
         CorpusError: If the folder or the file cannot be used.
+        CollectionError: If no question has relevant passages.
     """
     passages = load_passages(folder)
-    labelled = load_questions(questions, passages)
+    labelled = load_questions(questions, passages, f"{folder}")
+    if not any(question.relevant for question in labelled):
+        raise CollectionError(
+            f"No question of {questions} has relevant passages, so there is nothing to measure."
+        )
     return Collection(
         name=Path(folder).resolve().name,
         documents=passages,
         queries={q.id: q.question for q in labelled},
         qrels={q.id: dict.fromkeys(q.relevant, 1) for q in labelled if q.relevant},
-        kinds={q.id: q.kind for q in labelled},
+        kinds={q.id: q.kind for q in labelled if q.kind},
         answers={q.id: q.answers for q in labelled if q.answers},
     )
 
@@ -108,6 +113,12 @@ def load_beir(folder: str | Path) -> Collection:
         queries={name: text for name, text in queries.items() if name in qrels},
         qrels=qrels,
     )
+
+
+def beir_files(folder: str | Path) -> list[Path]:
+    """Return the files that `load_beir` reads."""
+    root = Path(folder)
+    return [root / "corpus.jsonl", root / "queries.jsonl", *sorted((root / "qrels").glob("*.tsv"))]
 
 
 def load_ir_dataset(identifier: str) -> Collection:
@@ -150,6 +161,10 @@ def _read_ir_dataset(identifier: str, dataset: Any) -> Collection:
         shown = ", ".join(map(repr, absent[:5])) + (", …" if len(absent) > 5 else "")
         raise CollectionError(
             f"{identifier} judges {len(absent)} queries that it does not have: {shown}."
+        )
+    if not _any_relevant(qrels):
+        raise CollectionError(
+            f"{identifier} judges no document relevant, so there is nothing to measure."
         )
     documents = [
         Document(id=row.doc_id, page_content=row.default_text()) for row in dataset.docs_iter()
@@ -194,7 +209,15 @@ def _read_qrels(
             ) from None
     if not qrels:
         raise CollectionError(f"{path} has no judgement.")
+    if not _any_relevant(qrels):
+        raise CollectionError(
+            f"{path} judges no document relevant, so there is nothing to measure."
+        )
     return qrels
+
+
+def _any_relevant(qrels: Qrels) -> bool:
+    return any(gain > 0 for gains in qrels.values() for gain in gains.values())
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from langchain_core.documents import Document
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -16,8 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (".txt", ".md")
-
-Kind = Literal["paraphrase", "exact-term", "multi-passage", "cross-file", "unanswerable"]
 
 
 class CorpusError(ValueError):
@@ -51,7 +49,7 @@ def load_documents(folder: str | Path) -> list[Document]:
             f"There is no folder {folder}. Check the path, or make the folder and put .txt or .md "
             "files into it."
         )
-    paths = {_name(path.relative_to(root)): path for path in _text_files(root, root, set())}
+    paths = {_name(path.relative_to(root)): path for path in text_files(root)}
     if not paths:
         raise CorpusError(f"The folder {folder} has no .txt or .md file. Put at least one into it.")
     documents, faults = [], []
@@ -72,6 +70,12 @@ def load_documents(folder: str | Path) -> list[Document]:
             f"Every .txt and .md file in the folder {folder} is empty. Put text into one of them."
         )
     return documents
+
+
+def text_files(folder: str | Path) -> list[Path]:
+    """Return the files that `load_documents` reads."""
+    root = Path(folder).expanduser()
+    return list(_text_files(root, root, set()))
 
 
 def load_passages(
@@ -153,35 +157,52 @@ class Question(BaseModel):
     Args:
         id: Such as `q001`.
         question: As a person would ask it.
-        answers: Short strings, all of which a right answer contains; none if it is unanswerable.
         relevant: Ids of the passages that help to answer; none if it is unanswerable.
-        kind: What makes the question hard to retrieve for, or that the corpus does not answer it.
+        answers: Short strings, all of which a right answer contains; may be left out.
+        kind: What makes the question hard to retrieve for, in any words; may be left out. Without
+            relevant passages it is `unanswerable`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    id: str = Field(min_length=1)
-    question: str = Field(min_length=1)
-    answers: tuple[str, ...]
+    id: str = Field(pattern=r"\S")
+    question: str = Field(pattern=r"\S")
     relevant: tuple[str, ...]
-    kind: Kind
+    answers: tuple[str, ...] = ()
+    kind: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_kind(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("relevant") in ([], ()):
+            return {**values, "kind": values.get("kind") or "unanswerable"}
+        return values
 
     @model_validator(mode="after")
     def _check_labels(self) -> Self:
         if self.kind == "unanswerable":
             if self.answers or self.relevant:
                 raise ValueError("an unanswerable question has no answers and no relevant passages")
-        elif not self.answers or not self.relevant:
-            raise ValueError(f"a question of kind {self.kind} needs answers and relevant passages")
+        elif not self.relevant:
+            raise ValueError(
+                f"a question of kind {self.kind} needs relevant passages; one that no passage "
+                "answers has no kind, or the kind unanswerable"
+            )
         return self
 
 
-def load_questions(path: str | Path, passages: Iterable[Document] | None = None) -> list[Question]:
+def load_questions(
+    path: str | Path, passages: Iterable[Document] | None = None, folder: str = ""
+) -> list[Question]:
     """Read labelled questions from a file with one JSON object a line.
+
+    A question needs `question` and `relevant`; one without an `id` is called `q1`, `q2`, … by its
+    place among the questions.
 
     Args:
         path: The file, such as `data/questions.jsonl`.
         passages: If given, every label must be the id of one of them.
+        folder: Where the passages are from, for the error message.
 
     Returns:
         The questions in the order of the file. Blank lines are skipped.
@@ -195,7 +216,7 @@ def load_questions(path: str | Path, passages: Iterable[Document] | None = None)
         if not line.strip():
             continue
         place = f"{path}, line {number}"
-        question = _question(line, place)
+        question = _question(line, place, f"q{len(questions) + 1}")
         if question.id in questions:
             raise CorpusError(
                 f"{place}: the id {question.id} is taken by an earlier line. Change it."
@@ -203,8 +224,8 @@ def load_questions(path: str | Path, passages: Iterable[Document] | None = None)
         missing = [label for label in question.relevant if known is not None and label not in known]
         if missing:
             raise CorpusError(
-                f"{place}: no passage has the id {', '.join(missing)}. Correct `relevant`; "
-                "paragraphs are counted from 1."
+                f"{place}: no passage{folder and f' of {folder}'} has the id "
+                f"{', '.join(missing)}. Correct `relevant`: rag passages lists the ids of a folder."
             )
         questions[question.id] = question
     return list(questions.values())
@@ -290,19 +311,43 @@ def _unreadable(what: str, path: Path, error: OSError) -> CorpusError:
     )
 
 
-def _question(line: str, place: str) -> Question:
+def _question(line: str, place: str, default_id: str) -> Question:
     try:
-        return Question.model_validate(json.loads(line))
+        fields = json.loads(line)
+        if isinstance(fields, dict):
+            fields.setdefault("id", default_id)
+        return Question.model_validate(fields)
     except json.JSONDecodeError as error:
         raise CorpusError(
             f"{place}: not valid JSON ({error.msg}, column {error.colno}). "
             "Write one JSON object on each line."
         ) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "the object"
-        message = first["msg"].removeprefix("Value error, ")
-        raise CorpusError(f"{place}: {field}: {message}. Correct this line.") from error
+        fault = _fault(error.errors()[0])
+        raise CorpusError(f"{place}: {fault}. Correct this line.") from error
+
+
+def _fault(error: Any) -> str:
+    """Say in plain words what is wrong with a question, for pydantic's first error."""
+    name = f"`{error['loc'][0]}`" if error["loc"] else ""
+    given = json.dumps(error["input"], ensure_ascii=False)
+    match error["type"]:
+        case "missing":
+            return f"{name} is missing"
+        case "extra_forbidden":
+            return f"there is no field {name}; the fields are {', '.join(Question.model_fields)}"
+        case "string_type" if len(error["loc"]) > 1:
+            return f"{name} must be a list of strings, it has {given}"
+        case "string_type":
+            return f"{name} must be a string, got {given}"
+        case "tuple_type":
+            return f'{name} must be a list of strings, such as ["…"], got {given}'
+        case "string_pattern_mismatch":
+            return f"{name} is blank"
+        case "model_type":
+            return f'a question is an object, such as {{"question": "…"}}, got {given}'
+        case _:
+            return str(error["msg"]).removeprefix("Value error, ")
 
 
 class _Block(NamedTuple):
