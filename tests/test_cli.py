@@ -426,3 +426,171 @@ def test_ctrl_c_ends_quietly_with_130(notes: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+def questions_of(path: Path, *questions: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(question) + "\n" for question in questions), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["questions.jsonl", "tools.txt", "garden/bees.md", "link"])
+@pytest.mark.parametrize(("command", "option"), [("evaluate", "--json"), ("tune", "--output")])
+def test_what_a_command_reads_is_not_written_over(
+    rag: Rag, notes: Path, labelled: Path, tmp_path: Path, command: str, option: str, name: str
+) -> None:
+    (tmp_path / "link").symlink_to(labelled)
+    target = tmp_path / "link" if name == "link" else notes / "garden" / ".." / name
+    before = target.read_bytes()
+    given = ("--data", str(notes), "--questions", str(labelled))
+    code, out, err = rag(command, *given, option, str(target))
+    assert (code, out) == (1, "")
+    assert "is read by this command: name another file" in err
+    assert len(err.strip().splitlines()) == 1
+    assert target.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("option", "name"), [("--save-runs", "notes-naive.trec"), ("--plots", "quality.svg")]
+)
+def test_files_of_a_folder_are_not_written_over_what_is_read(
+    rag: Rag, notes: Path, labelled: Path, tmp_path: Path, option: str, name: str
+) -> None:
+    questions = labelled.rename(tmp_path / name)
+    before = questions.read_bytes()
+    given = ("--data", str(notes), "--questions", str(questions))
+    code, out, err = rag("evaluate", *given, option, str(tmp_path))
+    assert (code, out) == (1, "")
+    assert f"{name} is read by this command" in err
+    assert questions.read_bytes() == before
+
+
+def test_files_of_a_beir_folder_are_not_written_over(rag: Rag, tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    questions_of(tmp_path / "corpus.jsonl", {"_id": "d", "text": "A bee."})
+    questions_of(tmp_path / "queries.jsonl", {"_id": "q", "text": "bee"})
+    (tmp_path / "qrels" / "test.tsv").write_text("q\td\t1\n")
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        before = (tmp_path / name).read_bytes()
+        code, _, err = rag("evaluate", "--beir", str(tmp_path), "--json", str(tmp_path / name))
+        assert code == 1
+        assert "is read by this command" in err
+        assert (tmp_path / name).read_bytes() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("option", ["--json", "--plots"])
+def test_what_is_no_file_is_not_replaced_by_one(rag: Rag, tmp_path: Path, option: str) -> None:
+    pipe = tmp_path / "quality.svg"
+    os.mkfifo(pipe)
+    target = pipe if option == "--json" else tmp_path
+    code, out, err = rag("evaluate", option, str(target))
+    assert (code, out) == (1, "")
+    assert "is not a regular file" in err
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("lines", [[], [{"question": "Who?", "relevant": []}]])
+@pytest.mark.parametrize("command", ["evaluate", "tune"])
+def test_questions_without_passages_are_refused_before_the_run(
+    rag: Rag, notes: Path, tmp_path: Path, command: str, lines: list[dict[str, Any]]
+) -> None:
+    path = questions_of(tmp_path / "q.jsonl", *lines)
+    code, out, err = rag(command, "--data", str(notes), "--questions", str(path))
+    assert (code, out) == (1, "")
+    assert err == (
+        f"Error: No question of {path} has relevant passages, so there is nothing to measure.\n"
+    )
+
+
+@pytest.mark.parametrize("given", ["", ",", " , "])
+def test_patterns_that_name_none_are_answered_with_those_there_are(rag: Rag, given: str) -> None:
+    code, _, err = rag("evaluate", "--patterns", given)
+    assert code == 2
+    assert "--patterns names no pattern. Choose from naive, " in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["evaluate", "--json", ""],
+        ["evaluate", "--data", ""],
+        ["evaluate", "--save-runs", " "],
+        ["tune", "--output", ""],
+        ["ask", "x", "--data", ""],
+        ["ask", "x", "--settings", ""],
+        ["passages", "--data", ""],
+    ],
+)
+def test_an_empty_name_is_not_taken_for_the_folder_here(rag: Rag, arguments: list[str]) -> None:
+    code, out, err = rag(*arguments)
+    assert (code, out) == (2, "")
+    assert "The name is empty. Name a file or folder" in " ".join(err.split())
+
+
+def test_questions_about_another_folder_are_told_which_one_was_searched(
+    rag: Rag, labelled: Path
+) -> None:
+    code, _, err = rag("evaluate", "--questions", str(labelled))
+    assert code == 1
+    assert "data has the id garden/bees.md#1. Correct `relevant`: rag passages lists" in err
+
+
+def test_a_wrong_profile_is_answered_in_plain_words(
+    rag: Rag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_PROFILE", "embeded")
+    code, _, err = rag("doctor")
+    assert code == 2
+    assert "'embeded' is not one of 'embedded'" in " ".join(err.split())
+    assert "Value error" not in err
+
+
+def test_ones_own_questions_need_only_text_and_passages(
+    rag: Rag, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_CACHE", str(tmp_path / "cache"))
+    question = {"question": "Which seal kit fits the pump?", "relevant": ["tools.txt#1"]}
+    path = questions_of(tmp_path / "q.jsonl", question)
+    code, out, err = rag(
+        *("evaluate", "--data", str(notes), "--questions", str(path)),
+        *("--patterns", "naive", "--depth", "5"),
+    )
+    assert code == 0, err
+    assert "3 documents, 1 query" in out
+    assert "first 5 documents of each answer counted" in " ".join(out.split())
+    assert "by kind" not in out
+    assert "hit@3" not in out
+
+
+@pytest.mark.parametrize("command", ["evaluate", "tune"])
+def test_ctrl_c_in_a_long_command_says_what_is_kept(
+    rag: Rag, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def interrupt(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ragbook.lab.index", interrupt)
+    code, out, err = rag(command)
+    assert (code, out) == (130, "")
+    assert err == ("Interrupted. Embeddings made so far are kept; run the same command again.\n")
+
+
+def test_passages_are_listed_with_their_ids_one_a_line(rag: Rag, notes: Path) -> None:
+    (notes / "long.txt").write_text("word " * 100)
+    code, out, _ = rag("passages", "--data", str(notes))
+    assert code == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "garden/bees.md#1",
+        "garden/bees.md#2",
+        "long.txt#1",
+        "tools.txt#1",
+    ]
+    assert "  # Bees A honey bee colony" in lines[0]
+    assert lines[2].endswith("…")
+    assert max(map(len, lines)) <= 120
+    code, out, _ = rag("passages", "--data", str(notes), "--json")
+    assert code == 0
+    first = json.loads(out)[0]
+    assert first["id"] == "garden/bees.md#1"
+    assert first["text"].startswith("# Bees\n\nA honey bee")

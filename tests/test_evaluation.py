@@ -175,7 +175,8 @@ def test_the_scores_of_a_run_file_fall_from_rank_to_rank_far_down_too(tmp_path: 
 def test_an_id_that_would_break_a_run_file_is_refused(
     tmp_path: Path, run: dict[str, list[str]]
 ) -> None:
-    with pytest.raises(CollectionError, match="a space separates"):
+    cure = "another id" if "q 1" in run else "Rename the document"
+    with pytest.raises(CollectionError, match=f"a space separates.* {cure}"):
         write_run(run, tmp_path / "run.trec", "ours")
     assert not list(tmp_path.iterdir())
 
@@ -317,6 +318,19 @@ def test_without_kinds_or_a_second_pattern_those_tables_are_left_out() -> None:
     assert kind_table(figures) is None
     assert comparison_table(figures) is None
     assert "kinds" not in figures["patterns"][0]
+
+
+def test_a_single_query_is_one_query_and_a_small_depth_is_told() -> None:
+    collection = Collection("[x]", [KITE], {"q": "kite"}, {"q": {"k": 1}})
+    figures = summary([evaluate_retriever("naive", searching(KITE), collection)], collection)
+    text = shown(table(figures))
+    assert "[x]: 1 document, 1 query" in text
+    assert "1 query," in text or "1 query " in text
+    assert "embedding not included" in text
+    assert "answer counted" not in shown(table({**figures, "depth": 100}))
+    assert "first 5 documents of each answer counted" in " ".join(
+        shown(table({**figures, "depth": 5})).split()
+    )
 
 
 @pytest.mark.parametrize(

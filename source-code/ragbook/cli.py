@@ -1,22 +1,23 @@
-"""The `rag` command: ask, compare, explain, evaluate, tune, copy, doctor.
+"""The `rag` command: ask, compare, explain, evaluate, tune, passages, copy, doctor.
 
 Nothing heavy is imported before a command needs it, so that `rag --help` answers at once.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 from rich import box
@@ -70,6 +71,29 @@ def _options(
     pass
 
 
+P = ParamSpec("P")
+
+
+def _interruptible(command: Callable[P, None]) -> Callable[P, None]:
+    """Let Ctrl-C end a long command with a word on what is kept, and exit code 130."""
+
+    @functools.wraps(command)
+    def run(*arguments: P.args, **options: P.kwargs) -> None:
+        try:
+            command(*arguments, **options)
+        except KeyboardInterrupt:
+            err.print("Interrupted. Embeddings made so far are kept; run the same command again.")
+            raise typer.Exit(130) from None
+
+    return run
+
+
+def _path(text: str) -> Path:
+    if not text.strip():  # as from a shell's variable that is not set; Path would take it for "."
+        raise typer.BadParameter("The name is empty. Name a file or folder, or leave this out.")
+    return Path(text)
+
+
 class PatternName(StrEnum):
     """The five patterns, for the command line; `ragbook.patterns` builds them."""
 
@@ -94,10 +118,26 @@ ProfileOption = Annotated[
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option(help="A folder of .txt and .md files. Default: the book's own data/."),
+    typer.Option(
+        parser=_path,
+        metavar="FOLDER",
+        help="A folder of .txt and .md files. Default: the book's own data/.",
+    ),
 ]
 SettingsOption = Annotated[
-    Path | None, typer.Option(help="A settings file, as rag tune writes it.")
+    Path | None,
+    typer.Option(parser=_path, metavar="FILE", help="A settings file, as rag tune writes it."),
+]
+QuestionsOption = Annotated[
+    Path | None,
+    typer.Option(
+        parser=_path,
+        metavar="FILE",
+        help="Labelled questions about --data, or without it about the book's own data/.",
+    ),
+]
+BeirOption = Annotated[
+    Path | None, typer.Option(parser=_path, metavar="FOLDER", help="A folder in BEIR format.")
 ]
 TopN = Annotated[int, typer.Option(min=1, help="How many passages the answer may use.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -217,12 +257,11 @@ def compare(
 
 
 @app.command()
+@_interruptible
 def evaluate(
     data: DataOption = None,
-    questions: Annotated[
-        Path | None, typer.Option(help="Labelled questions about --data, as in questions.jsonl.")
-    ] = None,
-    beir: Annotated[Path | None, typer.Option(help="A folder in BEIR format.")] = None,
+    questions: QuestionsOption = None,
+    beir: BeirOption = None,
     ir_dataset: Annotated[str | None, typer.Option(help="An id of ir_datasets.")] = None,
     pattern: Annotated[
         list[str] | None,
@@ -235,13 +274,29 @@ def evaluate(
     profile: ProfileOption = None,
     depth: Annotated[int, typer.Option(min=1, help="Documents of each answer that count.")] = 100,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write all figures to this file.")
+        Path | None,
+        typer.Option(
+            *("--json",),
+            parser=_path,
+            metavar="FILE",
+            help="Also write all figures to this file.",
+        ),
     ] = None,
     save_runs: Annotated[
-        Path | None, typer.Option(help="Also write each run to this folder, in TREC format.")
+        Path | None,
+        typer.Option(
+            parser=_path,
+            metavar="FOLDER",
+            help="Also write each run to this folder, in TREC format.",
+        ),
     ] = None,
     plots: Annotated[
-        Path | None, typer.Option(help="Also draw quality.svg and frontier.svg into this folder.")
+        Path | None,
+        typer.Option(
+            parser=_path,
+            metavar="FOLDER",
+            help="Also draw quality.svg and frontier.svg into this folder.",
+        ),
     ] = None,
 ) -> None:
     """Measure patterns on a test collection: quality with intervals, and time by stage.
@@ -250,15 +305,24 @@ def evaluate(
     that rerank return their 30 candidates and no more, which limits their R@100.
     """
     chosen = _patterns(pattern)
-    _check_writable(json_file, save_runs and save_runs / "run", plots and plots / "plot")
+    drawings = [plots / "quality.svg", plots / "frontier.svg"] if plots else []
+    _check_writable([json_file, *drawings], [save_runs, plots])
     collection = _collection(data, questions, beir, ir_dataset)
+    run_files: dict[str, Path] = {}
+    if save_runs is not None:
+        name = collection.name.replace("/", "-")
+        run_files = {one: save_runs / f"{name}-{one}.trec" for one in chosen}
+        _check_writable([*run_files.values()])
+    outputs = [json_file, *drawings, *run_files.values()]
+    _spare_inputs(outputs, data, questions, beir, ir_dataset)
     with _busy("Starting"):
-        from ragbook import lab
         from ragbook.evaluation import check_run_ids, summary, write_run
-        from ragbook.files import named_failures, write_whole
 
         if save_runs is not None:
-            check_run_ids([*collection.queries, *(str(d.id) for d in collection.documents)])
+            check_run_ids(collection.queries, (str(d.id) for d in collection.documents))
+        from ragbook import lab
+        from ragbook.files import named_failures, write_whole
+
         usable = _usable_profile(profile)
     results = lab.evaluate(collection, usable, chosen, depth, progress=True)
     figures = {
@@ -276,23 +340,23 @@ def evaluate(
     if kinds := lab.kind_table(figures):
         out.print(kinds)
     # Shown first: what a full disk refuses is at least on the screen.
-    if save_runs is not None:
+    if run_files:
         for result in results:
-            name = f"{collection.name}-{result.pattern}".replace("/", "-")
-            with named_failures(save_runs / f"{name}.trec"):
-                write_run(result.run, save_runs / f"{name}.trec", result.pattern)
+            path = run_files[result.pattern]
+            with named_failures(path):
+                write_run(result.run, path, result.pattern)
     if json_file is not None:
         with named_failures(json_file):
             write_whole(json_file, json.dumps(figures, ensure_ascii=False, indent=2))
-    if plots is not None:
+    if drawings:
         from ragbook.plots import frontier_plot, quality_plot, save_svg
 
         about = f"of the patterns on {collection.name}"
-        with named_failures(plots):
-            save_svg(quality_plot(figures), plots / "quality.svg", f"Quality {about}")
-            save_svg(
-                frontier_plot(figures), plots / "frontier.svg", f"Quality against time {about}"
-            )
+        quality, frontier = drawings
+        with named_failures(quality):
+            save_svg(quality_plot(figures), quality, f"Quality {about}")
+        with named_failures(frontier):
+            save_svg(frontier_plot(figures), frontier, f"Quality against time {about}")
 
 
 @app.command()
@@ -324,12 +388,11 @@ def explain(
 
 
 @app.command()
+@_interruptible
 def tune(
     data: DataOption = None,
-    questions: Annotated[
-        Path | None, typer.Option(help="Labelled questions about --data, as in questions.jsonl.")
-    ] = None,
-    beir: Annotated[Path | None, typer.Option(help="A folder in BEIR format.")] = None,
+    questions: QuestionsOption = None,
+    beir: BeirOption = None,
     ir_dataset: Annotated[str | None, typer.Option(help="An id of ir_datasets.")] = None,
     pattern: Annotated[
         PatternName, typer.Option(help="hybrid, reranked or stacked.")
@@ -337,13 +400,17 @@ def tune(
     profile: ProfileOption = None,
     seed: Annotated[int, typer.Option(help="Decides which query is in which half.")] = 0,
     output: Annotated[
-        Path | None, typer.Option(help="Write the settings found, for rag ask --settings.")
+        Path | None,
+        typer.Option(
+            parser=_path, metavar="FILE", help="Write the settings found, for rag ask --settings."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Search settings on one half of the queries, and report on the other half only."""
-    _check_writable(output)
+    _check_writable([output])
     collection = _collection(data, questions, beir, ir_dataset)
+    _spare_inputs([output], data, questions, beir, ir_dataset)
     with _busy("Starting"):
         from ragbook import lab, tuning
         from ragbook.settings import write_settings
@@ -357,6 +424,23 @@ def tune(
         out.print(report.table())
     if output is not None:
         write_settings(report.settings, output)
+
+
+@app.command()
+def passages(data: DataOption = None, as_json: Json = False) -> None:
+    """List a folder's passages: the id, by which questions label them, and how each begins."""
+    from ragbook.corpus import default_data_folder, load_passages
+
+    found = load_passages(data or default_data_folder())
+    if as_json:
+        _print_json([{"id": passage.id, "text": passage.page_content} for passage in found])
+        return
+    width = max(len(str(passage.id)) for passage in found)
+    room = max(20, (out.width if out.is_terminal else WIDE_TERMINAL) - width - 3)
+    for passage in found:
+        text = " ".join(passage.page_content.split())
+        shown = text if len(text) <= room else f"{text[:room].rstrip()}…"
+        _print_line(f"{passage.id:<{width}}  {shown}")
 
 
 @app.command()
@@ -447,6 +531,8 @@ def main() -> None:
         code = 1
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # a usage error of typer's
+            if message := getattr(error, "message", ""):  # without a validator's preface
+                vars(error)["message"] = message.replace("Value error, ", "")
             error.show()
             code = error.exit_code
         elif type(error).__module__.startswith("ragbook."):
@@ -530,12 +616,39 @@ def _usable_profile(name: ProfileName | None) -> Profile:
     return profile
 
 
-def _check_writable(*paths: Path | None) -> None:
+def _check_writable(files: Sequence[Path | None], folders: Sequence[Path | None] = ()) -> None:
     """Refuse what cannot be written before long work, not after it."""
-    from ragbook.files import check_writable
+    from ragbook.files import check_folder_writable, check_writable
 
-    for path in filter(None, paths):
+    for path in filter(None, folders):
+        check_folder_writable(path)
+    for path in filter(None, files):
         check_writable(path)
+
+
+def _spare_inputs(
+    outputs: Sequence[Path | None],
+    data: Path | None,
+    questions: Path | None,
+    beir: Path | None,
+    ir_dataset: str | None,
+) -> None:
+    """Refuse to write over what the collection was read from."""
+    from ragbook.collection import beir_files
+    from ragbook.corpus import default_data_folder, text_files
+    from ragbook.files import WriteError
+
+    if ir_dataset is not None:
+        return
+    if beir is not None:
+        inputs = beir_files(beir)
+    else:
+        folder = data or default_data_folder()
+        inputs = [questions or folder / "questions.jsonl", *text_files(folder)]
+    resolved = {path.expanduser().resolve() for path in inputs}
+    for path in filter(None, outputs):
+        if path.resolve() in resolved:
+            raise WriteError(f"{path} is read by this command: name another file to write to.")
 
 
 def _pattern(name: PatternName) -> Any:
@@ -544,6 +657,9 @@ def _pattern(name: PatternName) -> Any:
 
 def _patterns(given: list[str] | None) -> list[Any]:
     names = list(dict.fromkeys(",".join(given or PatternName).replace(",", " ").split()))
+    if not names:
+        known = ", ".join(PatternName)
+        raise typer.BadParameter(f"--patterns names no pattern. Choose from {known}.")
     for name in names:
         if name not in list(PatternName):
             known = ", ".join(PatternName)

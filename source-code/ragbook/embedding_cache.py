@@ -123,8 +123,9 @@ class CachedEmbeddings(Embeddings):
             raise self._unusable(error) from error
 
     def _unusable(self, error: Exception) -> EmbeddingCacheError:
+        reason = (isinstance(error, OSError) and error.strerror) or error
         return EmbeddingCacheError(
-            f"The embedding cache {self._path} cannot be used ({error}). Delete that file, or "
+            f"The embedding cache {self._path} cannot be used ({reason}). Delete that file, or "
             "set RAG_CACHE to a folder that can be written to."
         )
 

@@ -178,7 +178,7 @@ def write_run(run: Run, path: Path, tag: str) -> None:
     Raises:
         CollectionError: If an id has a space, which separates the columns.
     """
-    check_run_ids([*run, *(document for documents in run.values() for document in documents)])
+    check_run_ids(run, (document for documents in run.values() for document in documents))
     lines = [
         f"{query} Q0 {document} {rank} {1 / rank:.9f} {tag}\n"
         for query, documents in run.items()
@@ -187,18 +187,23 @@ def write_run(run: Run, path: Path, tag: str) -> None:
     write_whole(path, "".join(lines))
 
 
-def check_run_ids(ids: Iterable[str]) -> None:
-    """Find out before long work whether a run file can hold these ids.
+def check_run_ids(queries: Iterable[str], documents: Iterable[str]) -> None:
+    """Find out before long work whether a run file can hold these ids of queries and documents.
 
     Raises:
         CollectionError: If one has a space, which separates the columns.
     """
-    for identifier in ids:
-        if identifier.split() != [identifier]:
-            raise CollectionError(
-                f"A run file cannot hold the id {identifier!r}: a space separates its columns. "
-                "Rename the file that the id comes from, or save no runs."
-            )
+    cures = (
+        (queries, "Give the question another id"),
+        (documents, "Rename the document, which for a passage is its file"),
+    )
+    for ids, cure in cures:
+        for identifier in ids:
+            if identifier.split() != [identifier]:
+                raise CollectionError(
+                    f"A run file cannot hold the id {identifier!r}: a space separates its columns. "
+                    f"{cure}, or save no runs."
+                )
 
 
 def read_run(path: Path) -> Run:
@@ -211,7 +216,8 @@ def read_run(path: Path) -> Run:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise CollectionError(f"The run file {path} cannot be read: {error}.") from None
+        reason = error.reason if isinstance(error, UnicodeDecodeError) else error.strerror or error
+        raise CollectionError(f"The run file {path} cannot be read: {reason}.") from None
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue

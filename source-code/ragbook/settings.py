@@ -104,8 +104,11 @@ def read_settings(path: Path) -> Settings:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(f"There is no settings file {path}. Write one with rag tune.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"The settings file {path} cannot be read: {error}.") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise SettingsError(f"The settings file {path} cannot be read: {reason}.") from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"The settings file {path} is not UTF-8: {error.reason}.") from None
     except ValueError as error:
         raise SettingsError(f"The settings file {path} is not valid JSON: {error}.") from None
     if not isinstance(content, dict) or content.keys() != {"version", "settings"}:
