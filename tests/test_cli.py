@@ -594,3 +594,28 @@ def test_passages_are_listed_with_their_ids_one_a_line(rag: Rag, notes: Path) ->
     first = json.loads(out)[0]
     assert first["id"] == "garden/bees.md#1"
     assert first["text"].startswith("# Bees\n\nA honey bee")
+
+
+def test_what_the_system_says_is_passed_on_without_its_number(
+    rag: Rag, notes: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = rag("ask", "x", "--data", str(notes), "--settings", str(notes))
+    assert code == 1
+    assert err == f"Error: The settings file {notes} cannot be read: Is a directory.\n"
+    monkeypatch.setenv("RAG_CACHE", str(labelled))
+    given = ("--data", str(notes), "--questions", str(labelled), "--pattern", "naive")
+    code, _, err = rag("evaluate", *given)
+    assert code == 1
+    assert "cannot be used (File exists). Delete that file" in err
+
+
+def test_runs_with_a_question_that_a_run_file_cannot_hold_say_what_to_change(
+    rag: Rag, notes: Path, tmp_path: Path
+) -> None:
+    question = {"id": "first one", "question": "Which kit?", "relevant": ["tools.txt#1"]}
+    path = questions_of(tmp_path / "q.jsonl", question)
+    given = ("--data", str(notes), "--questions", str(path))
+    code, out, err = rag("evaluate", *given, "--save-runs", str(tmp_path / "runs"))
+    assert (code, out) == (1, "")
+    assert "cannot hold the id 'first one'" in err
+    assert "Give the question another id" in err

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -175,7 +176,7 @@ def test_the_scores_of_a_run_file_fall_from_rank_to_rank_far_down_too(tmp_path: 
 def test_an_id_that_would_break_a_run_file_is_refused(
     tmp_path: Path, run: dict[str, list[str]]
 ) -> None:
-    cure = "another id" if "q 1" in run else "Rename the document"
+    cure = "another id" if "q 1" in run else "Rename the file"
     with pytest.raises(CollectionError, match=f"a space separates.* {cure}"):
         write_run(run, tmp_path / "run.trec", "ours")
     assert not list(tmp_path.iterdir())
@@ -324,8 +325,7 @@ def test_a_single_query_is_one_query_and_a_small_depth_is_told() -> None:
     collection = Collection("[x]", [KITE], {"q": "kite"}, {"q": {"k": 1}})
     figures = summary([evaluate_retriever("naive", searching(KITE), collection)], collection)
     text = shown(table(figures))
-    assert "[x]: 1 document, 1 query" in text
-    assert "1 query," in text or "1 query " in text
+    assert re.search(r"\[x\]: 1 document, 1 query\b", text)
     assert "embedding not included" in text
     assert "answer counted" not in shown(table({**figures, "depth": 100}))
     assert "first 5 documents of each answer counted" in " ".join(

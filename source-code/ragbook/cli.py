@@ -582,6 +582,8 @@ def _collection(
     if beir is not None:
         return load_beir(beir)
     if ir_dataset is not None:
+        if not ir_dataset.strip():
+            raise typer.BadParameter("--ir-dataset is empty. Name a collection of ir_datasets.")
         return load_ir_dataset(ir_dataset)
     if data is not None and questions is None:
         raise typer.BadParameter("--data needs --questions FILE, the labelled questions about it.")

@@ -219,7 +219,7 @@ def load_questions(
         question = _question(line, place, f"q{len(questions) + 1}")
         if question.id in questions:
             raise CorpusError(
-                f"{place}: the id {question.id} is taken by an earlier line. Change it."
+                f"{place}: the id {question.id} is taken by an earlier line. Give this one another."
             )
         missing = [label for label in question.relevant if known is not None and label not in known]
         if missing:
@@ -331,6 +331,7 @@ def _fault(error: Any) -> str:
     """Say in plain words what is wrong with a question, for pydantic's first error."""
     name = f"`{error['loc'][0]}`" if error["loc"] else ""
     given = json.dumps(error["input"], ensure_ascii=False)
+    given = given if len(given) <= 60 else f"{given[:60]}…"
     match error["type"]:
         case "missing":
             return f"{name} is missing"

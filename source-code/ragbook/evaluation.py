@@ -195,7 +195,7 @@ def check_run_ids(queries: Iterable[str], documents: Iterable[str]) -> None:
     """
     cures = (
         (queries, "Give the question another id"),
-        (documents, "Rename the document, which for a passage is its file"),
+        (documents, "Rename the file that the document comes from"),
     )
     for ids, cure in cures:
         for identifier in ids:
