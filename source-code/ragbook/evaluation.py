@@ -216,7 +216,7 @@ def read_run(path: Path) -> Run:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.reason if isinstance(error, UnicodeDecodeError) else error.strerror or error
+        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise CollectionError(f"The run file {path} cannot be read: {reason}.") from None
     for number, line in enumerate(lines, start=1):
         if not line.strip():

@@ -108,7 +108,9 @@ def read_settings(path: Path) -> Settings:
         reason = error.strerror or error
         raise SettingsError(f"The settings file {path} cannot be read: {reason}.") from None
     except UnicodeDecodeError as error:
-        raise SettingsError(f"The settings file {path} is not UTF-8: {error.reason}.") from None
+        raise SettingsError(
+            f"The settings file {path} cannot be read: it is not UTF-8 ({error.reason})."
+        ) from None
     except ValueError as error:
         raise SettingsError(f"The settings file {path} is not valid JSON: {error}.") from None
     if not isinstance(content, dict) or content.keys() != {"version", "settings"}:
