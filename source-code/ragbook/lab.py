@@ -142,7 +142,12 @@ def _read_ahead(
         return 0.0
     batches = range(0, len(texts), BATCH)
     bar = tqdm(batches, "Reading", leave=False, disable=None if progress else True)
-    _, seconds = timed(lambda: [encoder.read(texts[start : start + BATCH]) for start in bar])
+
+    def read() -> None:
+        for start in bar:
+            encoder.read(texts[start : start + BATCH])
+
+    _, seconds = timed(read)
     encoder.read(queries)
     return seconds
 
