@@ -328,8 +328,8 @@ def cost(figures: Mapping[str, Any]) -> Table:
             {
                 "pattern": row["pattern"],
                 "nDCG@10": f"{row['metrics']['nDCG@10']:.3f}",
-                "ms, passages in memory": total,
-                "ms, candidates read anew": total + row["reading_milliseconds"],
+                "ms, passages known": total,
+                "ms, read anew": total + row["reading_milliseconds"],
             }
         )
     return table(rows, _title(figures) + "; query embedding not included", decimals=1)
