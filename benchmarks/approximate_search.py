@@ -27,7 +27,7 @@ from part_numbers import manuals
 from tqdm import tqdm
 
 from ragbook.collection import Collection, load_beir
-from ragbook.embedding_cache import CachedEmbeddings
+from ragbook.embedding_cache import cached_embeddings
 from ragbook.evaluation import score
 from ragbook.profiles import EmbeddedProfile
 from ragbook.vectorstore import HNSW
@@ -78,10 +78,7 @@ def recall(found: Sequence[Sequence[int]], true: Sequence[Sequence[int]]) -> flo
 
 def figures(collection: Collection) -> list[dict[str, Any]]:
     """Measure one collection: a row for exact search and one for each setting."""
-    profile = EmbeddedProfile()
-    cache = CachedEmbeddings(
-        profile.embeddings, f"{profile.embedding_model} normalised", progress=True
-    )
+    cache = cached_embeddings(EmbeddedProfile(), progress=True)
     vectors = np.array(cache.embed_passages([d.page_content for d in collection.documents]))
     queries = np.array(cache.embed_queries(list(collection.queries.values())), dtype=np.float32)
 

@@ -34,7 +34,7 @@ from options import folder, output_file
 from tqdm import tqdm
 
 from ragbook.collection import Collection, load_beir
-from ragbook.embedding_cache import CachedEmbeddings
+from ragbook.embedding_cache import cached_embeddings
 from ragbook.evaluation import score
 from ragbook.exact import ExactVectorStore
 from ragbook.profiles import EmbeddedProfile
@@ -57,10 +57,7 @@ class Vectors(Embeddings):
     """The cached vectors in memory, so that no search is timed while it reads the disk."""
 
     def __init__(self, collection: Collection) -> None:
-        profile = EmbeddedProfile()
-        cache = CachedEmbeddings(
-            profile.embeddings, f"{profile.embedding_model} normalised", progress=True
-        )
+        cache = cached_embeddings(EmbeddedProfile(), progress=True)
         texts = [document.page_content for document in collection.documents]
         queries = list(collection.queries.values())
         self.passages = dict(zip(texts, (v.tolist() for v in cache.embed_passages(texts))))

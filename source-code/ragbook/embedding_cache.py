@@ -9,10 +9,14 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
 from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from ragbook.profiles import Profile
 
 BATCH = 64
 """Texts embedded, then written, at a time: what an interruption can lose at most."""
@@ -128,6 +132,12 @@ class CachedEmbeddings(Embeddings):
             f"The embedding cache {self._path} cannot be used ({reason}). Delete that file, or "
             "set RAG_CACHE to a folder that can be written to."
         )
+
+
+def cached_embeddings(profile: Profile, progress: bool = False) -> CachedEmbeddings:
+    """Return a profile's embeddings behind the cache; all that embed for figures share its keys."""
+    model = f"{profile.embedding_model} normalised"
+    return CachedEmbeddings(profile.embeddings, model, progress=progress)
 
 
 def _read(database: sqlite3.Connection, keys: dict[str, bytes]) -> dict[str, np.ndarray]:

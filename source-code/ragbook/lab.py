@@ -15,7 +15,7 @@ from rich.table import Table
 from tqdm import tqdm
 
 from ragbook.collection import Collection
-from ragbook.embedding_cache import BATCH, CachedEmbeddings
+from ragbook.embedding_cache import BATCH, CachedEmbeddings, cached_embeddings
 from ragbook.evaluation import Result, evaluate_retriever, timed
 from ragbook.exact import ExactVectorStore
 from ragbook.patterns import Pattern, Patterns
@@ -60,10 +60,7 @@ def index(collection: Collection, profile: Profile, progress: bool = False) -> P
 
     Queries are embedded beforehand, so that the times measured later are those of searching.
     """
-    cache = CachedEmbeddings(
-        profile.embeddings, f"{profile.embedding_model} normalised", progress=progress
-    )
-    embeddings = _QueriesInMemory(cache)
+    embeddings = _QueriesInMemory(cached_embeddings(profile, progress))
     store = _exact_store(collection, embeddings)
     embeddings.learn(list(collection.queries.values()))
     return Patterns(collection.documents, profile, store)

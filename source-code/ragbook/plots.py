@@ -92,7 +92,7 @@ def frontier_plot(figures: dict[str, Any], metric: str = "nDCG@10") -> Figure:
     figure, axes = _figure(1, 1, width=6.0, height=3.6)
     known = [(row["milliseconds"]["total"]["p50"], row) for row in rows]
     points = [
-        (total + row.get("reading_milliseconds", 0.0), row["metrics"][metric], row["pattern"])
+        (total + row["reading_milliseconds"], row["metrics"][metric], row["pattern"])
         for total, row in known
     ]
     best, frontier = -np.inf, []

@@ -114,8 +114,8 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
     def read(self, texts: Sequence[str]) -> None:
         """Read texts beforehand, so that scoring them later is quick.
 
-        The cache keeps as many as fit into `cache_bytes`, about 0.3 MB for a page; those read last
-        stay.
+        The cache keeps as many as fit into `cache_bytes`, at 4 bytes for each dimension of each
+        word piece; those read last stay.
 
         Raises:
             TypeError: If something else than strings is given.
