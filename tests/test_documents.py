@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
 from helpers import doc
@@ -23,6 +24,7 @@ from retrievers.documents import (
     merge_copies,
     scored_copy,
 )
+from retrievers.ensemble import RRFEnsembleRetriever
 
 
 def test_the_id_comes_before_all_else() -> None:
@@ -221,3 +223,23 @@ def test_a_key_of_ones_own_is_applied_as_it_is() -> None:
 def test_a_query_with_bytes_that_are_no_text_is_an_error() -> None:
     with pytest.raises(ValueError, match="UTF-8"):
         check_query("caf\udce9")
+
+
+class AnswersWith(BaseRetriever):
+    answer: Any
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "got"),
+    [(None, "NoneType"), ("kite", "str"), (["kite"], "a list with str"), ((), "tuple")],
+)
+async def test_a_child_that_returns_no_list_of_documents_is_named(answer: Any, got: str) -> None:
+    message = f"AnswersWith must return a list of Document, it returned {got}"
+    parent = RRFEnsembleRetriever(retrievers=[AnswersWith(answer=answer)])
+    with pytest.raises(TypeError, match=message):
+        parent.invoke("q")
+    with pytest.raises(TypeError, match=message):
+        await parent.ainvoke("q")

@@ -18,11 +18,16 @@ RETRIEVERS = Path(__file__).parents[1] / "retrievers"
 DISTRIBUTIONS = {
     "Stemmer": "pystemmer",
     "cachetools": "cachetools",
+    "faiss": "faiss-cpu",
+    "httpx": "httpx",
     "langchain_core": "langchain-core",
     "numpy": "numpy",
     "pydantic": "langchain-core",  # comes with it
     "rank_bm25": "rank-bm25",
+    "redis": "redis",
     "sentence_transformers": "sentence-transformers",
+    "sqlalchemy": "sqlalchemy",
+    "tenacity": "tenacity",
     "torch": "sentence-transformers",  # comes with it
 }
 """Which package to install for a module that a retriever file imports."""
@@ -89,11 +94,9 @@ def copy_retrievers(names: Iterable[str], to: Path, force: bool = False) -> Copy
             there with other content and `force` is false.
     """
     files = retriever_files()
-    wanted: dict[str, None] = {}
     given = list(names)
-    for name in files if given == ["all"] else given:
-        file = _find(name, files)
-        wanted.update(dict.fromkeys([file.name, *file.siblings]))
+    found = [_find(name, files) for name in (files if given == ["all"] else given)]
+    wanted = _with_siblings(found, files)
     report = CopyReport()
     packages = sorted({package for name in wanted for package in files[name].packages})
     report.packages = [_requirement(package) for package in packages]
@@ -121,6 +124,20 @@ def copy_retrievers(names: Iterable[str], to: Path, force: bool = False) -> Copy
     except OSError as error:
         raise CopyError(f"Could not write to {to}: {error.strerror or error}.") from error
     return report
+
+
+def _with_siblings(
+    found: Sequence[RetrieverFile], files: dict[str, RetrieverFile]
+) -> dict[str, None]:
+    """Return the names of the files and of all that they import, in that order."""
+    wanted: dict[str, None] = {}
+    queue = list(found)
+    while queue:
+        file = queue.pop(0)
+        if file.name not in wanted:
+            wanted[file.name] = None
+            queue = [files[name] for name in file.siblings] + queue
+    return wanted
 
 
 def _write_all(contents: dict[Path, bytes]) -> None:

@@ -318,6 +318,56 @@ def weighted(
     return [retriever for retriever, _ in pairs], [weight for _, weight in pairs]
 
 
+def check_documents(answer: Any, retriever: BaseRetriever) -> list[Document]:
+    """Return a retriever's answer.
+
+    Raises:
+        TypeError: If it is not a list of `Document`, as from a class that returns None or texts.
+    """
+    if isinstance(answer, list) and all(isinstance(item, Document) for item in answer):
+        return answer
+    got = type(answer).__name__
+    if isinstance(answer, list):
+        strangers = (item for item in answer if not isinstance(item, Document))
+        got = f"a list with {type(next(strangers)).__name__}"
+    raise TypeError(f"{retriever.get_name()} must return a list of Document, it returned {got}.")
+
+
+def invoke_child(
+    retriever: BaseRetriever,
+    query: str,
+    run_manager: CallbackManagerForRetrieverRun,
+    tag: str = "base_retriever",
+    **options: Any,
+) -> list[Document]:
+    """Ask one retriever as a child of `run_manager`, and check that it returned documents.
+
+    Args:
+        retriever: The retriever to ask.
+        query: The question.
+        run_manager: The parent's run, so that a trace shows the tree.
+        tag: The tag of the child's run.
+        options: Further arguments of the child's `invoke`, such as `k`.
+
+    Raises:
+        TypeError: If the answer is not a list of `Document`.
+    """
+    config: Any = {"callbacks": run_manager.get_child(tag)}
+    return check_documents(retriever.invoke(query, config, **options), retriever)
+
+
+async def ainvoke_child(
+    retriever: BaseRetriever,
+    query: str,
+    run_manager: AsyncCallbackManagerForRetrieverRun,
+    tag: str = "base_retriever",
+    **options: Any,
+) -> list[Document]:
+    """Do what `invoke_child` does, on the event loop."""
+    config: Any = {"callbacks": run_manager.get_child(tag)}
+    return check_documents(await retriever.ainvoke(query, config, **options), retriever)
+
+
 def invoke_children(
     retrievers: Sequence[BaseRetriever],
     query: str,
@@ -342,9 +392,9 @@ def invoke_children(
     """
 
     def ask(number: int) -> list[Document] | Exception:
-        config: Any = {"callbacks": run_manager.get_child(f"retriever_{number + 1}")}
         try:
-            return retrievers[number].invoke(query, config=config)
+            tag = f"retriever_{number + 1}"
+            return invoke_child(retrievers[number], query, run_manager, tag)
         except Exception as error:
             return error
 
@@ -379,9 +429,9 @@ async def ainvoke_children(
     """Do what `invoke_children` does, on the event loop."""
 
     async def ask(number: int) -> list[Document] | Exception:
-        config: Any = {"callbacks": run_manager.get_child(f"retriever_{number + 1}")}
         try:
-            return await retrievers[number].ainvoke(query, config=config)
+            tag = f"retriever_{number + 1}"
+            return await ainvoke_child(retrievers[number], query, run_manager, tag)
         except Exception as error:  # a cancellation is not an Exception and passes through
             return error
 

@@ -12,11 +12,17 @@ from langchain_core.callbacks import (
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 from pydantic import ConfigDict, Field
 
-from .documents import check_count, check_query, latest_score, scored_copy
+from .documents import (
+    ainvoke_child,
+    check_count,
+    check_query,
+    invoke_child,
+    latest_score,
+    scored_copy,
+)
 
 
 class RerankRetriever(BaseRetriever):
@@ -62,8 +68,7 @@ class RerankRetriever(BaseRetriever):
         top_n = check_count("top_n", top_n, self.top_n)
         if not check_query(query).strip():
             return []
-        config: RunnableConfig = {"callbacks": run_manager.get_child("base_retriever")}
-        candidates = self.base_retriever.invoke(query, config=config)
+        candidates = invoke_child(self.base_retriever, query, run_manager)
         if not candidates:
             return []
         scores = self.cross_encoder.score(_pairs(query, candidates))
@@ -79,8 +84,7 @@ class RerankRetriever(BaseRetriever):
         top_n = check_count("top_n", top_n, self.top_n)
         if not check_query(query).strip():
             return []
-        config: RunnableConfig = {"callbacks": run_manager.get_child("base_retriever")}
-        candidates = await self.base_retriever.ainvoke(query, config=config)
+        candidates = await ainvoke_child(self.base_retriever, query, run_manager)
         if not candidates:
             return []
         pairs = _pairs(query, candidates)
