@@ -46,6 +46,10 @@ store = InMemoryVectorStore(DeterministicFakeEmbedding(size=16))
 store.add_documents([A, B])
 assert ids(DenseRetriever(vectorstore=store, k=1).invoke("blue heron")) == ["b"]
 """,
+    "echo": """
+from app.echo import EchoRetriever
+assert ids(EchoRetriever(documents=[A, B]).invoke("heron?")) == ["b"]
+""",
     "ensemble": """
 from app.ensemble import RRFEnsembleRetriever
 legs = [Fixed(found=[A, B]), Fixed(found=[B])]

@@ -12,6 +12,7 @@ _HOME = {
     "AdaptiveFusionRetriever": "adaptive_fusion",
     "BM25Retriever": "bm25",
     "DenseRetriever": "dense",
+    "EchoRetriever": "echo",
     "FeedbackQueryRewriter": "feedback",
     "HuggingFaceCrossEncoder": "cross_encoder",
     "LateInteractionCrossEncoder": "late_interaction",
