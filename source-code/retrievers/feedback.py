@@ -17,7 +17,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 
-from .documents import check_count, check_query
+from .documents import check_count, check_documents, check_query
 
 Analyser = Callable[[str], list[str]]
 
@@ -131,7 +131,8 @@ class FeedbackQueryRewriter(Runnable[str, list[str]]):
         if not check_query(question).strip():
             return []
         child: RunnableConfig = {"callbacks": run_manager.get_child("feedback")}
-        return self._expand(question, self.retriever.invoke(question, child, **kwargs))
+        answer = self.retriever.invoke(question, child, **kwargs)
+        return self._expand(question, check_documents(answer, self.retriever))
 
     async def _arewrite(
         self, question: str, run_manager: AsyncCallbackManagerForChainRun, **kwargs: Any
@@ -139,7 +140,8 @@ class FeedbackQueryRewriter(Runnable[str, list[str]]):
         if not check_query(question).strip():
             return []
         child: RunnableConfig = {"callbacks": run_manager.get_child("feedback")}
-        documents = await self.retriever.ainvoke(question, child, **kwargs)
+        answer = await self.retriever.ainvoke(question, child, **kwargs)
+        documents = check_documents(answer, self.retriever)
         return await run_in_executor(None, self._expand, question, documents)
 
     def _expand(self, question: str, documents: Sequence[Document]) -> list[str]:

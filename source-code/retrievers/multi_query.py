@@ -29,6 +29,7 @@ from .documents import (
     OnError,
     by_key,
     check_count,
+    check_documents,
     check_query,
     document_key,
     merge_by_score,
@@ -234,7 +235,7 @@ class MultiQueryRetriever(BaseRetriever):
     def _merge(
         self, queries: Sequence[str], answers: Sequence[Any], top_n: int | None
     ) -> list[Document]:
-        failures = []
+        answers, failures = [self._checked(answer) for answer in answers], []
         for number, (query, answer) in enumerate(zip(queries, answers, strict=True), start=1):
             if isinstance(answer, Exception):
                 answer.add_note(f"Raised by the search of query_{number}: {query!r}.")
@@ -253,6 +254,14 @@ class MultiQueryRetriever(BaseRetriever):
         if self.fusion == "rrf":
             return merge_by_score(copies, scores, "rrf_score", top_n)
         return [merge_copies(same) for same in list(copies.values())[:top_n]]
+
+    def _checked(self, answer: Any) -> list[Document] | Exception:
+        if isinstance(answer, Exception):
+            return answer
+        try:
+            return check_documents(answer, self.retriever)
+        except TypeError as error:
+            return error
 
 
 def parse_queries(reply: str | BaseMessage | list[Any]) -> list[str]:
