@@ -294,6 +294,28 @@ def test_patterns_are_given_with_commas_or_one_by_one(
     assert sorted(p.stem for p in runs.iterdir()) == ["notes-hybrid", "notes-naive"]
 
 
+def test_evaluate_lists_each_patterns_worst_questions(
+    rag: Rag, notes: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_CACHE", str(tmp_path / "cache"))
+    with labelled.open("a", encoding="utf-8") as file:  # no search can have both on top
+        row = {"question": "seal kit valve", "relevant": ["tools.txt#1", "garden/bees.md#1"]}
+        file.write(json.dumps(row) + "\n")
+    given = ("evaluate", "--data", str(notes), "--questions", str(labelled), "--patterns", "naive")
+    figures = tmp_path / "figures.json"
+    code, out, err = rag(*given, "--failures", "1", "--json", str(figures), "--depth", "1")
+    assert code == 0, err
+    assert "naive: the 1 question with the lowest nDCG@10" in out
+    (pattern,) = json.loads(figures.read_text(encoding="utf-8"))["patterns"]
+    (failure,) = pattern["failures"]
+    assert failure["question"] == "seal kit valve"
+    assert None in failure["ranks"].values()
+    code, out, _ = rag(*given, "--json", str(figures))
+    assert code == 0
+    assert "lowest" not in out
+    assert "failures" not in json.loads(figures.read_text(encoding="utf-8"))["patterns"][0]
+
+
 def test_an_unknown_pattern_is_answered_with_those_there_are(rag: Rag) -> None:
     code, _, err = rag("evaluate", "--patterns", "naive,hybird")
     assert code == 2

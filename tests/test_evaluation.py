@@ -31,9 +31,18 @@ from ragbook.evaluation import (
     score,
     summary,
     timed,
+    worst_questions,
     write_run,
 )
-from ragbook.lab import comparison_table, evaluate, kind_table, reading_note, stage_table, table
+from ragbook.lab import (
+    comparison_table,
+    evaluate,
+    failure_table,
+    kind_table,
+    reading_note,
+    stage_table,
+    table,
+)
 from ragbook.profiles import Profile
 from retrievers.ensemble import RRFEnsembleRetriever
 from retrievers.late_interaction import LateInteractionCrossEncoder
@@ -286,6 +295,31 @@ def shown(*tables: Table | None) -> str:
         assert one is not None
         Console(width=200, file=text).print(one)
     return text.getvalue()
+
+
+def test_the_worst_questions_come_first_with_the_ranks_of_their_documents() -> None:
+    result = evaluate_retriever("naive", searching(OWL, KITE), tiny())
+    # q1 wants the kite, found second; q2 the heron, not found; q3 has no judgement.
+    worst, second = worst_questions(result, tiny(), 5)
+    assert (worst.query_id, worst.score, worst.ranks, worst.first) == ("q2", 0, {"h": None}, "o")
+    assert (second.query_id, second.ranks) == ("q1", {"k": 2})
+    assert second.score == pytest.approx(DISCOUNT[1])
+    assert second.question == tiny().queries["q1"]
+    assert worst_questions(result, tiny(), 1) == [worst]
+    assert worst_questions(result, tiny(), 0) == []
+    text = shown(failure_table("naive", [worst, second]))
+    assert "naive: the 2 questions with the lowest nDCG@10" in text
+    assert "h -" in text
+    assert "k 2" in text
+
+
+def test_a_perfect_question_is_no_failure_and_finding_nothing_is_one() -> None:
+    result = evaluate_retriever("naive", searching(KITE), tiny())
+    assert [failure.query_id for failure in worst_questions(result, tiny(), 5)] == ["q2"]
+    nothing = evaluate_retriever("naive", searching(), tiny())
+    found = worst_questions(nothing, tiny(), 5)
+    assert [(failure.query_id, failure.first) for failure in found] == [("q1", None), ("q2", None)]
+    assert "nothing" in shown(failure_table("naive", found))
 
 
 def test_a_summary_is_json_and_its_tables_show_it() -> None:

@@ -298,6 +298,14 @@ def evaluate(
             help="Also draw quality.svg and frontier.svg into this folder.",
         ),
     ] = None,
+    failures: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Also list each pattern's N worst questions, and where their passages stood.",
+        ),
+    ] = 0,
 ) -> None:
     """Measure patterns on a test collection: quality with intervals, and time by stage.
 
@@ -316,7 +324,7 @@ def evaluate(
     outputs = [json_file, *drawings, *run_files.values()]
     _spare_inputs(outputs, data, questions, beir, ir_dataset)
     with _busy("Starting"):
-        from ragbook.evaluation import check_run_ids, summary, write_run
+        from ragbook.evaluation import check_run_ids, summary, worst_questions, write_run
 
         if save_runs is not None:
             check_run_ids(collection.queries, (str(d.id) for d in collection.documents))
@@ -331,6 +339,10 @@ def evaluate(
         "depth": depth,
         **summary(results, collection),
     }
+    worst = [worst_questions(result, collection, failures) for result in results]
+    if failures:
+        for row, found in zip(figures["patterns"], worst):
+            row["failures"] = [vars(failure) for failure in found]
     out.print(lab.table(figures))
     if differences := lab.comparison_table(figures):
         out.print(differences)
@@ -339,6 +351,9 @@ def evaluate(
         out.print(note, end="\n\n")
     if kinds := lab.kind_table(figures):
         out.print(kinds)
+    for result, found in zip(results, worst):
+        if found:
+            out.print(lab.failure_table(result.pattern, found))
     # Shown first: what a full disk refuses is at least on the screen.
     if run_files:
         for result in results:

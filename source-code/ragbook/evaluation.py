@@ -60,6 +60,27 @@ class Result:
         return statistics.fmean(chosen) if chosen else float("nan")
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A question whose relevant documents one pattern did not put on top.
+
+    Args:
+        query_id: The question's id.
+        question: Its text.
+        kind: Its kind; empty where the collection tells none apart.
+        score: Its value of the metric.
+        ranks: Where each relevant document stood, by id, from 1; None where it was not found.
+        first: The id of the document found first; None if nothing was.
+    """
+
+    query_id: str
+    question: str
+    kind: str
+    score: float
+    ranks: dict[str, int | None]
+    first: str | None
+
+
 def evaluate_retriever(
     pattern: str,
     retriever: BaseRetriever,
@@ -125,6 +146,40 @@ def score(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> dict[str,
     for metric in ir_measures.iter_calc(list(measures.values()), qrels, scored):
         values[names[metric.measure]][metric.query_id] = metric.value
     return values
+
+
+def worst_questions(
+    result: Result, collection: Collection, count: int, metric: str = "nDCG@10"
+) -> list[Failure]:
+    """Return the questions on which a pattern did worst, the worst first, and none that is perfect.
+
+    Args:
+        result: What the pattern did.
+        collection: The collection it was measured on.
+        count: How many questions at most.
+        metric: What decides. Equal ones keep the order of the collection.
+    """
+    values = result.scores[metric]
+    missed = [name for name in collection.queries if values.get(name, 1.0) < 1]
+    found = []
+    for name in sorted(missed, key=values.__getitem__)[:count]:
+        ranked = result.run[name]
+        ranks = {
+            document: ranked.index(document) + 1 if document in ranked else None
+            for document, gain in collection.qrels[name].items()
+            if gain > 0
+        }
+        found.append(
+            Failure(
+                name,
+                collection.queries[name],
+                collection.kinds.get(name, ""),
+                values[name],
+                ranks,
+                ranked[0] if ranked else None,
+            )
+        )
+    return found
 
 
 def paired_bootstrap(

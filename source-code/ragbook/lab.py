@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from ragbook.collection import Collection
 from ragbook.embedding_cache import BATCH, CachedEmbeddings, cached_embeddings
-from ragbook.evaluation import Result, evaluate_retriever, timed
+from ragbook.evaluation import Failure, Result, evaluate_retriever, timed
 from ragbook.exact import ExactVectorStore
 from ragbook.patterns import Pattern, Patterns
 from ragbook.profiles import Profile
@@ -252,6 +252,24 @@ def kind_table(figures: dict[str, Any]) -> Table | None:
             for kind in row["kinds"]
         ]
         shown.add_row(row["pattern"], *cells)
+    return shown
+
+
+def failure_table(pattern: str, failures: Sequence[Failure]) -> Table:
+    """Show the questions on which a pattern did worst, and where their passages stood."""
+    title = f"{pattern}: the {_counted(len(failures), 'question')} with the lowest nDCG@10"
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    shown.add_column("nDCG@10", justify="right", no_wrap=True)
+    for column in ("question", "relevant, and its rank", "found first"):
+        shown.add_column(column, overflow="fold")
+    for failure in failures:
+        stood = (f"{name} {rank or '-'}" for name, rank in failure.ranks.items())
+        shown.add_row(
+            f"{failure.score:.3f}",
+            escape(failure.question),
+            escape(", ".join(stood)),
+            escape(failure.first or "nothing"),
+        )
     return shown
 
 
