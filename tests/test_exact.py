@@ -91,3 +91,15 @@ async def test_async_search_equals_sync_search() -> None:
     expected = exact.similarity_search_with_score("c", k=3)
     assert await exact.asimilarity_search_with_score("c", k=3) == expected
     assert expected[0][0].page_content == "c"
+
+
+def test_a_filter_keeps_the_best_of_those_that_pass_it() -> None:
+    texts = ["1 0", "1 1", "0 1", "-1 0"]
+    metadatas = [{"tenant": name} for name in "baba"]
+    exact = ExactVectorStore.from_texts(texts, Fixed(), metadatas, ids=list("wxyz"))
+    for filter in ({"tenant": "a"}, lambda document: document.metadata["tenant"] == "a"):
+        assert ids(exact.similarity_search_with_score("1 0", k=1, filter=filter)) == ["x"]
+        assert ids(exact.similarity_search_with_score("1 0", k=9, filter=filter)) == ["x", "z"]
+    assert exact.similarity_search_with_score("1 0", k=1, filter={"tenant": "c"}) == []
+    with pytest.raises(ValueError, match="like"):
+        exact.similarity_search_with_score("1 0", k=1, filter={"tenant": {"$like": "a"}})

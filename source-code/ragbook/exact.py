@@ -11,6 +11,8 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from numpy.typing import NDArray
 
+from retrievers.documents import Filter, filter_function
+
 ROUNDING = 1e-5
 """More than float32 can be off by in a cosine."""
 
@@ -55,14 +57,21 @@ class ExactVectorStore(VectorStore):
         return cls(documents, embedding.embed_documents(texts), embedding)
 
     def similarity_search_with_score_by_vector(
-        self, embedding: Sequence[float], k: int = 4
+        self, embedding: Sequence[float], k: int = 4, filter: Filter | None = None
     ) -> list[tuple[Document, float]]:
-        """Return the `k` documents of highest cosine, best first; equal ones in store order."""
+        """Return the `k` documents of highest cosine, best first; equal ones in store order.
+
+        With a filter, a function or what `documents.normal_filter` explains, these are the best of
+        those that pass it.
+        """
         if not self._documents:
             return []
         vector = np.asarray(embedding, dtype=np.float32)
         unit = vector / (np.linalg.norm(vector) or 1)
-        numbers = _candidates(self._matrix @ unit, k)
+        scores, passing = self._matrix @ unit, np.arange(len(self._documents))
+        if filter is not None:
+            passing = np.flatnonzero(list(map(filter_function(filter), self._documents)))
+        numbers = passing[_candidates(scores[passing], k)]
         # The product by BLAS rounds equal rows apart at some places of the matrix; this does not.
         scores = np.einsum("ij,j->i", self._matrix[numbers], unit)
         best = np.argsort(-scores, kind="stable")[:k]
