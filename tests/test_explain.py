@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from langchain_core.callbacks import dispatch_custom_event
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
@@ -295,3 +296,106 @@ def test_explaining_changes_no_document() -> None:
     list(json_lines(explanation))
     shown(explanation)
     assert explanation.root.documents == before
+
+
+class Narrow(BaseRetriever):
+    """A composite of someone's own: keeps some of what its child found, perhaps shortened."""
+
+    base_retriever: BaseRetriever
+    ids: list[str]
+    characters: int = 1000
+    events: Any = ()
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        config: Any = {"callbacks": run_manager.get_child("base_retriever")}
+        for name, data in self.events:
+            dispatch_custom_event(name, data, config={"callbacks": run_manager.get_child()})
+        return [
+            document.model_copy(update={"page_content": document.page_content[: self.characters]})
+            for document in self.base_retriever.invoke(query, config=config)
+            if document.id in self.ids
+        ]
+
+
+class Guarded(Narrow):
+    """Limits what a user may see."""
+
+    def visibility(self) -> list[str]:
+        return sorted(self.ids)
+
+
+def test_a_stage_that_keeps_some_says_how_many_of_how_many() -> None:
+    text = shown(explain(Narrow(base_retriever=hybrid(), ids=["first.txt#1"]), "otter"))
+    assert "1 passage 1 of 3 kept" in line_of(text, "Narrow")
+    assert "1 of 3" not in line_of(text, "RRFEnsembleRetriever")
+    assert "third.txt#1" in text  # nothing is withheld where nothing limits
+
+
+def test_a_stage_that_shortens_texts_says_from_what_to_what() -> None:
+    retriever = Narrow(base_retriever=hybrid(), ids=["first.txt#1", "second.txt#1"], characters=5)
+    text = shown(explain(retriever, "otter"), 120)
+    assert "45 -> 10 characters" in line_of(text, "Narrow")  # 11 and 34 characters, 5 left of each
+    assert "characters" not in line_of(text, "RRFEnsembleRetriever")
+
+
+def test_it_is_said_which_one_of_several_children_all_passages_are_from() -> None:
+    failing = FailingRetriever(error=OSError("gone"))
+    first_fails = RRFEnsembleRetriever(retrievers=[failing, bm25()], on_error="skip")
+    assert "all from retriever_2" in shown(explain(first_fails, "otter"), 120)
+    empty = RRFEnsembleRetriever(retrievers=[bm25(), ListRetriever(documents=[])])
+    assert "all from retriever_1" in shown(explain(empty, "otter"), 120)
+    assert "all from" not in shown(explain(hybrid(), "otter"), 120)
+
+
+def test_what_a_stage_says_of_itself_is_shown_as_text() -> None:
+    events = [("cache", {"hit": True}), ("[bold]done[/x]", None), ("long", "x" * 500)]
+    retriever = Narrow(base_retriever=bm25(), ids=["first.txt#1"], events=events)
+    explanation = explain(retriever, "otter")
+    text = shown(explanation, 160)
+    for part in ('cache: {"hit": true}', "[bold]done[/x]"):
+        assert part in text
+    assert "x" * 80 not in text
+    (row, _) = [json.loads(line) for line in json_lines(explanation)]
+    assert 'cache: {"hit": true}' in row["remarks"]
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["bare", "with_config"])
+def test_what_a_user_may_not_see_is_counted_and_never_named(named: bool) -> None:
+    guarded: Any = Guarded(base_retriever=stacked(), ids=["first.txt#1"])
+    if named:
+        guarded = guarded.with_config(run_name="search for a user")
+    explanation = explain(guarded, "otter")
+    text = shown(explanation, 160)
+    everything = text + "\n".join(json_lines(explanation))
+    for secret in ("second.txt", "third.txt"):
+        assert secret not in everything
+    assert "1 of 3 kept" in text
+    assert "1 passage (2 more withheld)" in line_of(text, "RerankRetriever")
+    withheld = [json.loads(line)["withheld"] for line in json_lines(explanation)]
+    assert (withheld[:3], sorted(withheld[3:])) == ([0, 2, 2], [1, 2])
+
+
+def test_one_guarded_search_of_several_withholds_below_itself_only() -> None:
+    guarded = Guarded(base_retriever=bm25(), ids=["first.txt#1"])
+    retriever = RRFEnsembleRetriever(retrievers=[guarded, dense("third.txt#1")])
+    text = shown(explain(retriever, "otter"), 160)
+    assert "second.txt#1" not in text
+    assert "third.txt#1" in text
+
+
+def test_a_guarded_search_that_failed_shows_nothing_below() -> None:
+    class Denied(Guarded):
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            super()._get_relevant_documents(query, run_manager=run_manager)
+            raise PermissionError("no grant")
+
+    explanation = explain(Denied(base_retriever=bm25(), ids=[]), "otter")
+    everything = shown(explanation) + "\n".join(json_lines(explanation))
+    assert "no grant" in everything
+    assert ".txt" not in everything
+
+
+def test_metadata_that_is_no_list_of_stages_is_no_stage() -> None:
+    found = [doc("otter", "a", retrieved_by="bm25"), doc("beaver", "b", retrieved_by=None)]
+    (line,) = json_lines(explain(ListRetriever(documents=found), "otter"))
+    assert [document["retrieved_by"] for document in json.loads(line)["documents"]] == [[], []]

@@ -356,3 +356,11 @@ async def test_what_was_cancelled_inside_is_forgotten_with_the_line(path: Path) 
     await GivesUp().ainvoke("otter", config=using(log))
     assert [document["id"] for document in lines(path)[0]["documents"]] == ["a", "b"]
     assert log._spans == {}
+
+
+def test_odd_metadata_of_others_does_not_keep_a_line_from_being_written(path: Path) -> None:
+    odd = doc("otter", "a", retrieved_by=None, word_score="high")
+    odd.metadata[1] = "a key that is no string"  # type: ignore[index]
+    log = RetrievalLogger(path, raise_errors=True)
+    ListRetriever(documents=[odd]).invoke("otter", config=using(log))
+    assert lines(path)[0]["documents"] == [{"id": "a", "scores": {}, "retrieved_by": []}]

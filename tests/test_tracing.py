@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_event
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel, FakeListLLM
@@ -246,6 +247,36 @@ def test_finished_runs_are_not_kept_twice() -> None:
     trace = Trace()
     stacked().invoke("otter", config=trace.config)
     assert trace._spans == {}
+
+
+def test_a_compressors_model_is_compression_and_a_caches_own_time_is_cache() -> None:
+    model = Span("FakeChatModel", "compressor", "", 4.0, 6.0, is_retriever=False)
+    search = Span("BM25Retriever", "base_retriever", "q", 2.0, 3.0)
+    shorten = Span("ContextualCompressionRetriever", "base_retriever", "q", 1.0, 7.0)
+    shorten.children = [search, model]
+    root = Span("CachedRetriever", "", "q", 0.0, 8.0, children=[shorten])
+    assert root.stage_milliseconds() == {"retrieval": 1000, "compression": 5000, "cache": 2000}
+
+
+@both_ways
+async def test_custom_events_stay_with_the_run_that_sent_them(asynchronous: bool) -> None:
+    class Telling(BaseRetriever):
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            config: Any = {"callbacks": run_manager.get_child()}
+            dispatch_custom_event("told", {"query": query}, config=config)
+            return DOCUMENTS
+
+        async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> Any:
+            config: Any = {"callbacks": run_manager.get_child()}
+            await adispatch_custom_event("told", {"query": query}, config=config)
+            return DOCUMENTS
+
+    retriever = RRFEnsembleRetriever(retrievers=[Telling(), bm25()])
+    trace = await traced(retriever, "otter", asynchronous)
+    (root,) = trace.roots
+    events = {child.name: child.events for child in root.children}
+    assert events == {"Telling": [("told", {"query": "otter"})], "BM25Retriever": []}
+    assert root.events == []
 
 
 def test_three_side_by_side_by_hand() -> None:

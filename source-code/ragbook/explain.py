@@ -9,16 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
+from langchain_core.runnables.base import RunnableBindingBase
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ragbook.tracing import Span, Trace
+from ragbook.tracing import Span, Trace, stages_of
 from retrievers.bm25 import BM25Retriever
 from retrievers.documents import document_key, keys_of, latest_score_name
+
+Retrieves = Runnable[str, list[Document]]
+"""A retriever, also one with a configuration bound to it."""
 
 SHOWN = 5
 """How many passages of each stage are shown."""
@@ -66,15 +69,24 @@ class Found:
     points: dict[str, float] = field(default_factory=dict)
 
 
-def explain(retriever: BaseRetriever, question: str) -> Explanation:
-    """Retrieve for a question and keep the trace. A failure is part of it: see its `error`."""
+def explain(retriever: Retrieves, question: str) -> Explanation:
+    """Retrieve for a question and keep the trace. A failure is part of it: see its `error`.
+
+    Below a retriever that limits what a user may see (it has a method `visibility`), documents that
+    it did not return are taken out and only counted, as the explanation is shown to someone.
+    """
     trace = Trace()
     try:
         retriever.invoke(question, config=trace.config)
     except Exception:
         if not trace.retrievals():
             raise
-    return Explanation(trace.retrievals()[0], _keyword_index(retriever))
+    root = trace.retrievals()[0]
+    limiting = _limiting(retriever)
+    if isinstance(retriever, RunnableBindingBase) and retriever.bound.get_name() in limiting:
+        limiting.add(root.name)  # with_config may have given it another name
+    _withhold(root, limiting)
+    return Explanation(root, _keyword_index(retriever))
 
 
 def tree(explanation: Explanation, shown: int = SHOWN) -> Tree:
@@ -91,9 +103,11 @@ def json_lines(explanation: Explanation) -> Iterator[str]:
     """Yield the same as JSON, a line for each run, a run before those it started.
 
     A line has `span` (its number), `parent` (its parent's, or null), `depth`, `name`, `stage`,
-    `tag`, `query`, `ms`, `own_ms`, `documents` and `error`. A document has `id`, `rank`, `score`,
-    `score_name` and `retrieved_by`; below a stage with children `before`, its rank in each of them
-    (null where that one lacks it); below BM25, for the first few, `points` of each query term.
+    `tag`, `query`, `ms`, `own_ms`, `documents`, `withheld` (how many more it returned that the user
+    may not see), `remarks` (as the tree shows them) and `error`. A document has `id`, `rank`,
+    `score`, `score_name` and `retrieved_by`; below a stage with children `before`, its rank in each
+    of them (null where that one lacks it); below BM25, for the first few, `points` of each query
+    term.
     """
     numbers: dict[int, int] = {}
     stages = {id(span): stage for stage, span in explanation.root.staged()}
@@ -115,6 +129,8 @@ def json_lines(explanation: Explanation) -> Iterator[str]:
             "documents": [
                 _as_dict(found) for found in passages(explanation, span, len(span.documents))
             ],
+            "withheld": span.withheld,
+            "remarks": list(remarks(span)),
             "error": _error(span.error),
         }
         yield json.dumps(row, ensure_ascii=False)
@@ -147,6 +163,66 @@ def passages(explanation: Explanation, span: Span, count: int = SHOWN) -> list[F
     return found
 
 
+def remarks(span: Span) -> Iterator[str]:
+    """Yield what a stage did to what its children returned, in a few words each.
+
+    Whatever the stage is: that only some of the passages were kept, that texts were shortened,
+    which one of several children the passages are from, and what the run says itself in custom
+    events.
+    """
+    searches = [child for child in span.children if child.is_retriever]
+    if len(searches) == 1 and not searches[0].error:
+        yield from _narrowed(span, searches[0])
+    contributed = [child for child in searches if _shares(span, child)]
+    if len(searches) > 1 and len(contributed) == 1:
+        (only,) = contributed
+        yield f"all from {only.tag or only.name}"
+    for name, data in span.events:
+        said = "" if data is None else f": {json.dumps(data, ensure_ascii=False, default=str)}"
+        yield _plain(f"{name}{said}")[:80]
+
+
+def _narrowed(span: Span, child: Span) -> Iterator[str]:
+    before, after = len(child.documents) + child.withheld, len(span.documents) + span.withheld
+    if after < before:
+        yield f"{after} of {before} kept"
+    texts = {document.id: document.page_content for document in child.documents}
+    pairs = [
+        (len(texts[document.id]), len(document.page_content))
+        for document in span.documents
+        if document.id is not None and document.id in texts
+    ]
+    long, short = (sum(lengths) for lengths in zip(*pairs)) if pairs else (0, 0)
+    if short != long:
+        yield f"{long} -> {short} characters"
+
+
+def _shares(span: Span, child: Span) -> bool:
+    own, theirs = keys_of([span.documents, child.documents])
+    return not set(own).isdisjoint(theirs)
+
+
+def _limiting(retriever: Retrieves) -> set[str]:
+    """Return the run names of the retrievers in this one that limit what a user may see."""
+    return {
+        part.get_name()
+        for part in _parts(retriever, set())
+        if callable(getattr(part, "visibility", None))
+    }
+
+
+def _withhold(span: Span, limiting: set[str]) -> None:
+    """Take out, below a retriever that limits what may be seen, all that it did not return."""
+    if span.name not in limiting:
+        for child in span.children:
+            _withhold(child, limiting)
+        return
+    for _, run in (below for child in span.children for below in child.walk()):
+        shown, keys = keys_of([span.documents, run.documents])
+        kept = [document for key, document in zip(keys, run.documents) if key in set(shown)]
+        run.withheld, run.documents = len(run.documents) - len(kept), kept
+
+
 def _branch(explanation: Explanation, span: Span, parent: Span | None, shown: int) -> Tree:
     branch = Tree(Group(*_described(explanation, span, parent, shown)), guide_style="dim")
     for child in sorted(span.children, key=lambda child: _order(child.tag)):
@@ -167,6 +243,10 @@ def _described(
     if span.is_retriever and not span.error:
         count = len(span.documents)
         title.append(f" {count} passage{'' if count == 1 else 's'}", style="not bold")
+    if span.withheld:
+        title.append(f" ({span.withheld} more withheld)", style="not bold dim")
+    if said := list(remarks(span)):
+        title.append(f" {'; '.join(said)}", style="not bold dim")
     yield title
     if span.query and (parent is None or parent.query != span.query):
         yield Text(f"“{_plain(span.query)}”", style="italic")
@@ -258,27 +338,30 @@ def _points(explanation: Explanation, span: Span, document: Document) -> dict[st
         return {}
 
 
-def _keyword_index(retriever: BaseRetriever) -> BM25Retriever | None:
+def _keyword_index(retriever: Retrieves) -> BM25Retriever | None:
     """Return the BM25 index that a retriever searches; None for several, or a large one."""
-    indexes = {id(found.index): found for found in _bm25s(retriever, set())}
+    found_in = (part for part in _parts(retriever, set()) if isinstance(part, BM25Retriever))
+    indexes = {id(found.index): found for found in found_in}
     if len(indexes) != 1:
         return None
     (found,) = indexes.values()
     return found if len(found.index.documents) <= CHEAP_CORPUS else None
 
 
-def _bm25s(part: object, seen: set[int]) -> Iterator[BM25Retriever]:
+def _parts(part: object, seen: set[int]) -> Iterator[Runnable[Any, Any]]:
+    """Yield a retriever and all runnables in its fields, each once."""
     if id(part) in seen:
         return
     seen.add(id(part))
-    if isinstance(part, BM25Retriever):
+    if isinstance(part, Runnable):
         yield part
-    elif isinstance(part, Runnable):
         for value in vars(part).values():
-            yield from _bm25s(value, seen)
+            yield from _parts(value, seen)
     elif isinstance(part, list | tuple):
         for value in part:
-            yield from _bm25s(value, seen)
+            yield from _parts(value, seen)
+    elif isinstance(part, dict):
+        yield from _parts(list(part.values()), seen)
 
 
 def _as_dict(found: Found) -> dict[str, Any]:
@@ -288,7 +371,7 @@ def _as_dict(found: Found) -> dict[str, Any]:
         "rank": found.rank,
         "score": value,
         "score_name": name and f"{name}_score",
-        "retrieved_by": list(found.document.metadata.get("retrieved_by", [])),
+        "retrieved_by": stages_of(found.document),
     }
     if found.before:
         row["before"] = found.before

@@ -210,14 +210,16 @@ def comparison_table(figures: dict[str, Any]) -> Table | None:
 def stage_table(figures: dict[str, Any]) -> Table:
     """Show the milliseconds of each stage, median and 95th percentile, and the index seconds."""
     title = "Milliseconds a query, p50 / p95; embedding not included"
-    shown = _table(title, *STAGES, "index s")
-    for row in figures["patterns"]:
+    rows = figures["patterns"]
+    stages = [stage for stage in STAGES if any(stage in row["milliseconds"] for row in rows)]
+    shown = _table(title, *stages, "index s")
+    for row in rows:
         times = row["milliseconds"]
         shown.add_row(
             row["pattern"],
             *(
                 f"{times[stage]['p50']:.1f} / {times[stage]['p95']:.1f}" if stage in times else ""
-                for stage in STAGES
+                for stage in stages
             ),
             f"{row['index_seconds']:.3f}",
         )

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from langchain_core.documents import Document
 
-from ragbook.tracing import Span, Trace
+from ragbook.tracing import Span, Trace, stages_of
 
 logger = logging.getLogger(__name__)
 
@@ -159,12 +159,13 @@ class RetrievalLogger(Trace):
             "scores": {
                 name: value
                 for name, value in metadata.items()
-                if name.endswith("_score")
+                if isinstance(name, str)
+                and name.endswith("_score")
                 and isinstance(value, int | float)
                 and not isinstance(value, bool)
                 and math.isfinite(value)
             },
-            "retrieved_by": [str(stage) for stage in metadata.get("retrieved_by", [])],
+            "retrieved_by": stages_of(document),
         }
         if self._metadata:
             known = {name: metadata[name] for name in self._metadata if name in metadata}

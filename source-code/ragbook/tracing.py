@@ -16,7 +16,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig
 
-Stage = Literal["retrieval", "fusion", "rerank", "rewriting"]
+Stage = Literal["retrieval", "fusion", "rerank", "rewriting", "compression", "cache"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 _COMPOSITES: dict[str, Stage] = {
@@ -24,10 +24,15 @@ _COMPOSITES: dict[str, Stage] = {
     "RRFEnsembleRetriever": "fusion",
     "ScoreFusionRetriever": "fusion",
     "MultiQueryRetriever": "fusion",
+    "MergerRetriever": "fusion",
+    "TicketKnowledgeRetriever": "fusion",
     "RerankRetriever": "rerank",
+    "ReorderRetriever": "rerank",
+    "ContextualCompressionRetriever": "compression",
+    "CachedRetriever": "cache",
 }
 
-_CHILD_TAG = re.compile(r"(retriever|query)_\d+|base_retriever|rewriter|feedback")
+_CHILD_TAG = re.compile(r"(retriever|query)_\d+|base_retriever|rewriter|feedback|compressor")
 """What the retrievers of this project call their children."""
 
 
@@ -46,6 +51,8 @@ class Span:
         is_retriever: Whether it is a retriever's run, and not a model's or a rewriter's.
         children: The runs it started, in the order in which they started.
         tags: All its tags, the caller's included.
+        events: What it said while it ran: name and data of each custom event of LangChain's.
+        withheld: How many documents of `documents` were taken out, as the caller may not see them.
     """
 
     name: str
@@ -58,6 +65,8 @@ class Span:
     is_retriever: bool = True
     children: list[Span] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
+    events: list[tuple[str, Any]] = field(default_factory=list)
+    withheld: int = 0
 
     @property
     def milliseconds(self) -> float:
@@ -72,13 +81,13 @@ class Span:
 
     @property
     def stage(self) -> Stage:
-        """Which of the four stages its own time belongs to.
+        """Which of the stages its own time belongs to.
 
         A run tells its name and not its class. So a fusion or a reranker that is a subclass, or was
         given a `run_name`, is taken for a search, and its own time for retrieval.
         """
         if not self.is_retriever:
-            return "rewriting"
+            return "compression" if self.tag == "compressor" else "rewriting"
         return _COMPOSITES.get(self.name, "retrieval")
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Span]]:
@@ -233,6 +242,12 @@ class Trace(BaseCallbackHandler):
         """Close a model's span with what it raised."""
         self._close(run_id, error=error)
 
+    def on_custom_event(self, name: str, data: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """Keep what a run says of itself, such as a cache that it had the answer."""
+        with self._lock:
+            if span := self._spans.get(run_id):
+                span.events.append((name, data))
+
     def _open(
         self, span: Span, run_id: UUID, parent_run_id: UUID | None, tags: list[str] | None
     ) -> None:
@@ -257,6 +272,12 @@ class Trace(BaseCallbackHandler):
         if span:
             span.end, span.documents, span.error = end, documents or [], error
         return span
+
+
+def stages_of(document: Document) -> list[str]:
+    """Return the stages that found a document; none where another's metadata holds no list."""
+    stages = document.metadata.get("retrieved_by")
+    return [str(stage) for stage in stages] if isinstance(stages, list | tuple) else []
 
 
 def _tag(tags: Sequence[str], parent_tags: Sequence[str]) -> str:
