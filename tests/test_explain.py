@@ -348,15 +348,20 @@ def test_it_is_said_which_one_of_several_children_all_passages_are_from() -> Non
 
 
 def test_what_a_stage_says_of_itself_is_shown_as_text() -> None:
-    events = [("cache", {"hit": True}), ("[bold]done[/x]", None), ("long", "x" * 500)]
+    events = [
+        ("cache", {"outcome": "hit"}),
+        ("two", {"a": 1, "b": [True]}),
+        ("[bold]done[/x]", None),
+        ("long", "x" * 500),
+    ]
     retriever = Narrow(base_retriever=bm25(), ids=["first.txt#1"], events=events)
     explanation = explain(retriever, "otter")
-    text = shown(explanation, 160)
-    for part in ('cache: {"hit": true}', "[bold]done[/x]"):
+    text = shown(explanation, 240)
+    for part in ("cache: hit;", 'two: {"a": 1, "b": [true]}', "[bold]done[/x]"):
         assert part in text
     assert "x" * 80 not in text
     (row, _) = [json.loads(line) for line in json_lines(explanation)]
-    assert 'cache: {"hit": true}' in row["remarks"]
+    assert "cache: hit" in row["remarks"]
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["bare", "with_config"])
@@ -393,6 +398,23 @@ def test_a_guarded_search_that_failed_shows_nothing_below() -> None:
     everything = shown(explanation) + "\n".join(json_lines(explanation))
     assert "no grant" in everything
     assert ".txt" not in everything
+
+
+def test_a_stage_that_says_it_limits_nothing_withholds_nothing_and_one_that_cannot_say_does() -> (
+    None
+):
+    class Anyone(Narrow):
+        def visibility(self) -> None:
+            return None
+
+    class ServiceDown(Narrow):
+        def visibility(self) -> None:
+            raise OSError("the permission service is down")
+
+    open_text = shown(explain(Anyone(base_retriever=bm25(), ids=["first.txt#1"]), "otter"))
+    assert "second.txt#1" in open_text
+    shut = shown(explain(ServiceDown(base_retriever=bm25(), ids=["first.txt#1"]), "otter"))
+    assert "second.txt#1" not in shut
 
 
 def test_metadata_that_is_no_list_of_stages_is_no_stage() -> None:

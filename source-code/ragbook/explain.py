@@ -178,8 +178,16 @@ def remarks(span: Span) -> Iterator[str]:
         (only,) = contributed
         yield f"all from {only.tag or only.name}"
     for name, data in span.events:
-        said = "" if data is None else f": {json.dumps(data, ensure_ascii=False, default=str)}"
-        yield _plain(f"{name}{said}")[:80]
+        said = _in_words(data)
+        yield _plain(f"{name}: {said}" if said else name)[:80]
+
+
+def _in_words(data: Any) -> str:
+    if isinstance(data, dict) and len(data) == 1:
+        (data,) = data.values()
+    if data is None or isinstance(data, str):
+        return data or ""
+    return json.dumps(data, ensure_ascii=False, default=str)
 
 
 def _narrowed(span: Span, child: Span) -> Iterator[str]:
@@ -204,11 +212,15 @@ def _shares(span: Span, child: Span) -> bool:
 
 def _limiting(retriever: Retrieves) -> set[str]:
     """Return the run names of the retrievers in this one that limit what a user may see."""
-    return {
-        part.get_name()
-        for part in _parts(retriever, set())
-        if callable(getattr(part, "visibility", None))
-    }
+    return {part.get_name() for part in _parts(retriever, set()) if _limits(part)}
+
+
+def _limits(part: Any) -> bool:
+    try:
+        # A cache has the method too, and says None unless it was told whom its entries are for.
+        return callable(getattr(part, "visibility", None)) and part.visibility() is not None
+    except Exception:  # it cannot be told now, so it must be taken for a limit
+        return True
 
 
 def _withhold(span: Span, limiting: set[str]) -> None:
