@@ -65,6 +65,29 @@ from app.score_fusion import ScoreFusionRetriever
 scored = [d.model_copy(update={"metadata": {"x_score": s}}) for d, s in [(A, 1.0), (B, 3.0)]]
 assert ids(ScoreFusionRetriever(retrievers=[Fixed(found=scored)]).invoke("q")) == ["b", "a"]
 """,
+    "threshold": """
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.vectorstores import InMemoryVectorStore
+from app.threshold import ThresholdRetriever
+store = InMemoryVectorStore(DeterministicFakeEmbedding(size=16))
+store.add_documents([A, B])
+near = ThresholdRetriever(vectorstore=store, score_threshold=0.99)
+assert ids(near.invoke("blue heron")) == ["b"]
+""",
+    "tenant": """
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.vectorstores import InMemoryVectorStore
+from app.tenant import TenantScopedRetriever
+store = InMemoryVectorStore(DeterministicFakeEmbedding(size=16))
+store.add_documents([A.model_copy(update={"metadata": {"tenant": "x"}}), B])
+scoped = TenantScopedRetriever(vectorstore=store, tenant_id="x")
+assert ids(scoped.invoke("blue heron")) == ["a"]
+""",
+    "permission": """
+from app.permission import PermissionFilteredRetriever
+visible = PermissionFilteredRetriever(base_retriever=Fixed(found=[A, B]), visible_ids={"b"})
+assert ids(visible.invoke("q")) == ["b"]
+""",
     "cross_encoder": """
 from app.cross_encoder import HuggingFaceCrossEncoder
 assert HuggingFaceCrossEncoder("not/loaded").score([]) == []
@@ -117,8 +140,8 @@ def test_a_file_copied_alone_into_an_empty_folder_works(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_a_file_imports_at_most_documents_beside_it(name: str) -> None:
-    assert set(FILES[name].siblings) <= {"documents"}
+def test_a_file_imports_at_most_documents_and_one_other_beside_it(name: str) -> None:
+    assert len(set(FILES[name].siblings) - {"documents"}) <= 1
     assert FILES[name].summary
 
 

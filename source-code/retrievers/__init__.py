@@ -11,15 +11,21 @@ from typing import Any
 _HOME = {
     "AdaptiveFusionRetriever": "adaptive_fusion",
     "BM25Retriever": "bm25",
+    "CachedRetriever": "cached",
     "DenseRetriever": "dense",
     "EchoRetriever": "echo",
     "FeedbackQueryRewriter": "feedback",
     "HuggingFaceCrossEncoder": "cross_encoder",
     "LateInteractionCrossEncoder": "late_interaction",
+    "MMRRetriever": "mmr",
     "MultiQueryRetriever": "multi_query",
+    "PermissionFilteredRetriever": "permission",
     "RRFEnsembleRetriever": "ensemble",
     "RerankRetriever": "rerank",
     "ScoreFusionRetriever": "score_fusion",
+    "TenantScopedRetriever": "tenant",
+    "ThresholdRetriever": "threshold",
+    "TimeWeightedRetriever": "time_weighted",
 }
 
 __all__ = sorted(_HOME)

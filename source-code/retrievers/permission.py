@@ -1,0 +1,356 @@
+"""Filter any retriever by what a user may see, and fetch on until enough is found."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+import logging
+from collections.abc import Callable, Mapping, Set
+from typing import Any, NoReturn, Self, cast
+from uuid import UUID
+
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+)
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import (
+    run_in_executor,
+    set_config_context,
+    var_child_runnable_config,
+)
+from langchain_core.vectorstores import VectorStore
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from .dense import DenseRetriever
+from .documents import (
+    ainvoke_child,
+    check_count,
+    check_documents,
+    check_query,
+    copied,
+    document_key,
+    invoke_child,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class PermissionServiceError(RuntimeError):
+    """The permission service failed, or gave no answer that can be read, so nothing is shown."""
+
+
+class _NoGrant(TypeError):
+    """What was given or answered is not a collection of ids."""
+
+
+class PermissionFilteredRetriever(BaseRetriever):
+    """Return what a source finds and the user may see, fetching wider until `k` are found.
+
+    The permission service is asked first, once a query, and its answer holds for that query. If it
+    fails, or answers with anything but a collection of ids, a `PermissionServiceError` is logged
+    and raised: no document is returned, and an empty list would read as "nothing is known", and
+    would be cached as that.
+
+    `k * fetch_multiplier` candidates are fetched; while fewer than `k` are visible, twice as many,
+    until the source brings no more. A `base_retriever` is widened by the per-call argument that it
+    takes, `top_n` or `k`; one that takes neither is asked once. A composite cannot find what its
+    own children have cut: give those a larger `k`, or filter them, one by one, and fuse the
+    filtered lists. Where a user sees few of many documents, a filter in the store is cheaper.
+
+    A trace is a way out, too: `astream_events` streams what each step found. So the candidates,
+    among them documents that the user may not see, stay out of the trace unless
+    `trace_candidates` is set.
+
+    Args:
+        base_retriever: Finds the candidates, in the order that is kept; or give `vectorstore`.
+        vectorstore: A store to search by `DenseRetriever`, instead of `base_retriever`.
+        visible_ids: What the user may see: a set, frozenset, list or tuple of ids, which is read
+            at every query, so what is taken out of it is hidden from then on. Or a function
+            without arguments that returns one, which is called at every query. If it waits for a
+            service, give that call a timeout. It may be asynchronous, but then the synchronous
+            methods are denied.
+        k: How many documents to return. Also `invoke(query, k=…)`.
+        fetch_multiplier: How many times `k` candidates are fetched first.
+        id_key: What of a document the ids name. By default `metadata["doc_id"]`, and
+            `Document.id` where there is no such key. For chunks, the metadata key that holds their
+            document's id, or a function of the document; then nothing else counts, so a chunk's
+            number is never taken for a document's. A document that lacks the id is denied.
+        avisible_ids: An asynchronous function to ask in place of `visible_ids` by the asynchronous
+            methods. Without it a function is asked in a thread.
+        trace_candidates: Whether the search of the candidates is a run in the caller's trace. Only
+            for traces that users never see.
+
+    Raises:
+        ValueError: At construction, unless exactly one of the two sources is given; for a change
+            of the permissions; per call, for `k` < 1.
+        PermissionServiceError: If what the user may see cannot be told.
+        TypeError: At construction, for `visible_ids` that are neither; if the query is not a
+            string; if the source does not return documents.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    base_retriever: BaseRetriever | None = None
+    vectorstore: VectorStore | None = None
+    visible_ids: Any = Field(frozen=True, repr=False)
+    k: int = Field(default=4, ge=1)
+    fetch_multiplier: int = Field(default=4, ge=1)
+    id_key: str | Callable[[Document], Any] | None = Field(default=None, frozen=True)
+    avisible_ids: Callable[[], Any] | None = Field(default=None, frozen=True, repr=False)
+    trace_candidates: bool = Field(default=False, frozen=True)
+
+    @field_validator("visible_ids")
+    @classmethod
+    def _check_visible_ids(cls, given: Any) -> Any:
+        if not callable(given):
+            _grant(given)
+        return given
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if (self.base_retriever is None) == (self.vectorstore is None):
+            raise ValueError("Give either base_retriever or vectorstore, exactly one of the two.")
+        return self
+
+    def visibility(self) -> dict[str, Any]:
+        """Ask the permission service, and return its answer as a hash, for a cache.
+
+        Raises:
+            PermissionServiceError: As a query does.
+        """
+        return self._described(self._ask())
+
+    async def avisibility(self) -> dict[str, Any]:
+        """Do what `visibility` does, on the event loop."""
+        return self._described(await self._aask())
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+    ) -> list[Document]:
+        count = check_count("k", k, self.k) or self.k
+        if not check_query(query).strip():
+            return []
+        if not (grant := self._ask()):
+            return []
+        source, options = self._source(query)
+        width = _width_argument(source._get_relevant_documents)
+        limit, reached = count * self.fetch_multiplier, 0
+        while True:
+            options |= {width: limit} if width else {}
+            found = self._fetch(source, query, run_manager, options)
+            visible = self._visible(found, grant)
+            before, reached = reached, _distinct(found)
+            # Fewer than asked for is no end: a source of parents, or of pages, has more further on.
+            if len(visible) >= count or not width or reached <= before:
+                return _returned(visible[:count], len(visible), len(found))
+            limit *= 2
+
+    async def _aget_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        k: int | None = None,
+    ) -> list[Document]:
+        count = check_count("k", k, self.k) or self.k
+        if not check_query(query).strip():
+            return []
+        if not (grant := await self._aask()):
+            return []
+        source, options = await run_in_executor(None, self._source, query)
+        width = _width_argument(_async_method(source) or source._get_relevant_documents)
+        limit, reached = count * self.fetch_multiplier, 0
+        while True:
+            options |= {width: limit} if width else {}
+            found = await self._afetch(source, query, run_manager, options)
+            visible = self._visible(found, grant)
+            before, reached = reached, _distinct(found)
+            if len(visible) >= count or not width or reached <= before:
+                return _returned(visible[:count], len(visible), len(found))
+            limit *= 2
+
+    def _ask(self) -> frozenset[str]:
+        try:
+            return _grant(self.visible_ids() if callable(self.visible_ids) else self.visible_ids)
+        except Exception as error:
+            raise _denied(error) from error
+
+    async def _aask(self) -> frozenset[str]:
+        service = self.avisible_ids or self.visible_ids
+        try:
+            if not callable(service):
+                return _grant(service)
+            if _is_async(service):
+                return _grant(await service())
+            answer = await run_in_executor(None, service)
+            return _grant(await answer if inspect.isawaitable(answer) else answer)
+        except Exception as error:  # a cancellation is not an Exception and passes through
+            raise _denied(error) from error
+
+    def _visible(self, found: list[Document], grant: frozenset[str]) -> list[Document]:
+        """Return the documents that the grant names, in their order. All that is shown is here."""
+        return [document for document in found if self._name(document) in grant]
+
+    def _name(self, document: Document) -> str | None:
+        if callable(self.id_key):
+            return _id(self.id_key(document))
+        if self.id_key is not None:
+            return _id(document.metadata.get(self.id_key))
+        doc_id = document.metadata.get("doc_id")
+        return _id(document.id if doc_id in (None, "") else doc_id)
+
+    def _source(self, query: str) -> tuple[BaseRetriever, dict[str, Any]]:
+        """Return what to ask, and the arguments of each time; a store gets the query embedded."""
+        if self.vectorstore is None:
+            return cast(BaseRetriever, self.base_retriever), {}
+        search = DenseRetriever(vectorstore=self.vectorstore)
+        _, key = search._search_call(query, None)
+        return search, {} if isinstance(key, str) else {"query_vector": key}
+
+    def _fetch(
+        self,
+        source: BaseRetriever,
+        query: str,
+        run_manager: CallbackManagerForRetrieverRun,
+        options: dict[str, Any],
+    ) -> list[Document]:
+        if self.trace_candidates:
+            return invoke_child(source, query, run_manager, **options)
+        with set_config_context(_without_callbacks()) as context:
+            found = context.run(source.invoke, query, {"callbacks": []}, **options)
+        return check_documents(found, source)
+
+    async def _afetch(
+        self,
+        source: BaseRetriever,
+        query: str,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        options: dict[str, Any],
+    ) -> list[Document]:
+        if _async_method(source) is None:
+            sync_manager = run_manager.get_sync()
+            return await run_in_executor(None, self._fetch, source, query, sync_manager, options)
+        if self.trace_candidates:
+            return await ainvoke_child(source, query, run_manager, **options)
+        with set_config_context(_without_callbacks()) as context:
+            asked = source.ainvoke(query, {"callbacks": []}, **options)
+            found = await asyncio.create_task(asked, context=context)
+        return check_documents(found, source)
+
+    def _described(self, grant: frozenset[str]) -> dict[str, Any]:
+        rule = self.id_key
+        name = f"{rule.__module__}.{rule.__qualname__}" if callable(rule) else rule
+        ids = json.dumps(sorted(grant)).encode()
+        return {"id_key": name, "visible_ids": hashlib.sha256(ids).hexdigest()}
+
+    def configurable_fields(self, **kwargs: Any) -> Any:
+        """Make fields configurable per call, but never the permissions."""
+        _refuse(kwargs, "configurable")
+        return super().configurable_fields(**kwargs)
+
+    def configurable_alternatives(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: an alternative could have no filter, and a call could choose it."""
+        raise ValueError(
+            "A call must not choose who it is for: configurable_alternatives is not for a "
+            "PermissionFilteredRetriever. Give its base_retriever alternatives instead."
+        )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy the retriever; the permissions stay."""
+        _refuse(update or {}, "changed in a copy")
+        return super().model_copy(update=update, deep=deep)
+
+    def copy(self, *, update: dict[str, Any] | None = None, **kwargs: Any) -> Self:
+        """Copy the retriever by pydantic's old method; the permissions stay."""
+        _refuse(update or {}, "changed in a copy")
+        return super().copy(update=update, **kwargs)
+
+
+def _grant(ids: Any) -> frozenset[str]:
+    """Return a snapshot of the ids, as strings."""
+    if inspect.iscoroutine(ids):
+        ids.close()  # else Python warns that nobody awaited it
+        raise _NoGrant("visible_ids is asynchronous: use ainvoke, or give a function that is not")
+    if not isinstance(ids, Set | list | tuple):
+        # A string or the dictionary of an error message would be read as ids, one by one.
+        kind = type(ids).__name__
+        raise _NoGrant(f"visible_ids must be a set, list or tuple, or return one; got {kind}")
+    names = frozenset(map(_id, ids))
+    if None in names:
+        raise _NoGrant("visible_ids must be strings, whole numbers or UUIDs, and not blank")
+    return cast(frozenset[str], names)
+
+
+def _id(value: Any) -> str | None:
+    """Return an id as a string, and None for what is none."""
+    if isinstance(value, str):
+        return str.__str__(value) if value.strip() else None
+    if isinstance(value, UUID) or (isinstance(value, int) and not isinstance(value, bool)):
+        return str(value)
+    return None
+
+
+def _denied(error: Exception) -> PermissionServiceError:
+    # The service's own message stays in the cause: it may hold an address or a token.
+    why = (
+        str(error) if isinstance(error, _NoGrant) else f"visible_ids raised {type(error).__name__}"
+    )
+    message = f"No document is returned, as what may be seen is not known: {why}."
+    logger.error("%s", message)
+    return PermissionServiceError(message)
+
+
+def _width_argument(method: Callable[..., Any]) -> str | None:
+    """Return the name of the per-call argument that says how many documents to return."""
+    parameters = inspect.signature(method).parameters
+    # top_n first: where a fusion takes both, its k is the constant of reciprocal rank fusion.
+    for name in ("top_n", "k"):
+        if name in parameters:
+            return name
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    return "k" if takes_any else None  # as `vectorstore.as_retriever()`
+
+
+def _async_method(source: BaseRetriever) -> Callable[..., Any] | None:
+    """Return the retriever's asynchronous method, if it is its own and not the inherited one.
+
+    The inherited one runs the other method in a thread, and passes no arguments on.
+    """
+    own = type(source)._aget_relevant_documents is not BaseRetriever._aget_relevant_documents
+    return source._aget_relevant_documents if own else None
+
+
+def _is_async(service: Any) -> bool:
+    return inspect.iscoroutinefunction(service) or inspect.iscoroutinefunction(service.__call__)
+
+
+def _returned(documents: list[Document], visible: int, found: int) -> list[Document]:
+    message = "%d of %d candidates may be seen; %d are returned."
+    logger.debug(message, visible, found, len(documents))
+    return [copied(document) for document in documents]
+
+
+def _distinct(found: list[Document]) -> int:
+    return len(set(map(document_key, found)))
+
+
+def _without_callbacks() -> RunnableConfig:
+    return {**(var_child_runnable_config.get() or {}), "callbacks": []}
+
+
+def _refuse(names: Mapping[str, Any], what: str) -> None:
+    for name in ("visible_ids", "avisible_ids", "id_key", "trace_candidates"):
+        if name in names:
+            raise ValueError(
+                f"{name} must not be {what}. Build a PermissionFilteredRetriever for each user; it "
+                "costs nothing, and what it filters is shared."
+            )
