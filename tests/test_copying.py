@@ -96,6 +96,12 @@ assert HuggingFaceCrossEncoder("not/loaded").score([]) == []
 from app.late_interaction import LateInteractionCrossEncoder
 assert LateInteractionCrossEncoder("not/loaded").score([]) == []
 """,
+    "pointers": """
+import pytest
+from app.pointers import PointerError, pointed_file
+with pytest.raises(PointerError, match="outside"):
+    pointed_file(Document(page_content="a figure", metadata={"path": "../x.svg"}), "app")
+""",
     "rerank": """
 from langchain_core.cross_encoders import BaseCrossEncoder
 from app.rerank import RerankRetriever
