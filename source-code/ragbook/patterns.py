@@ -70,7 +70,7 @@ class Patterns:
             case "naive":
                 return self.dense(top_n)
             case "reranked":
-                return self._rerank(self.dense(candidates), top_n)
+                return self.rerank(self.dense(candidates), top_n)
             case "hybrid":
                 return self.hybrid(top_n)
             case "multi-query":
@@ -83,7 +83,7 @@ class Patterns:
                     top_n=top_n,
                 )
             case "stacked":
-                return self._rerank(self.hybrid(candidates), top_n)
+                return self.rerank(self.hybrid(candidates), top_n)
         raise ValueError(f"There is no pattern {pattern!r}. Choose from {', '.join(PATTERNS)}.")
 
     def dense(self, k: int) -> DenseRetriever:
@@ -113,7 +113,8 @@ class Patterns:
         """The passages' texts, in order."""
         return [passage.page_content for passage in self.passages]
 
-    def _rerank(self, base: BaseRetriever, top_n: int) -> RerankRetriever:
+    def rerank(self, base: BaseRetriever, top_n: int) -> RerankRetriever:
+        """Put what another retriever finds into the order of the profile's cross-encoder."""
         weight = self.settings.first_stage_weight
         return RerankRetriever(
             base_retriever=base,
