@@ -122,6 +122,52 @@ assert ids(several.invoke("q")) == ["a", "b"]
 from app.feedback import FeedbackQueryRewriter
 assert FeedbackQueryRewriter(Fixed(found=[])).invoke("kite") == []
 """,
+    "sentences": """
+from app.sentences import cut_document, located_sentences
+places = [place for _, place in located_sentences("A kite. A heron.")]
+assert cut_document(Document(page_content="A kite. A heron."), places[:1]).page_content == "A kite."
+""",
+    "compression": """
+from langchain_core.documents import BaseDocumentCompressor
+from app.compression import ContextualCompressionRetriever, DocumentCompressorPipeline
+class Last(BaseDocumentCompressor):
+    def compress_documents(self, documents, query, callbacks=None):
+        return documents[-1:]
+pipeline = DocumentCompressorPipeline(compressors=[Last()])
+base = Fixed(found=[A, B])
+last = ContextualCompressionRetriever(base_retriever=base, compressor=pipeline)
+assert ids(last.invoke("q")) == ["b"]
+""",
+    "compressors": """
+from langchain_core.cross_encoders import BaseCrossEncoder
+from app.compressors import CrossEncoderFilter, SentenceWindow
+class Length(BaseCrossEncoder):
+    def score(self, text_pairs):
+        return [len(text) for _, text in text_pairs]
+kept = CrossEncoderFilter(cross_encoder=Length(), top_n=1).compress_documents([A, B], "q")
+assert ids(kept) == ["b"]
+assert SentenceWindow(cross_encoder=Length(), top_n=1).compress_documents([A, B], "q")[0].id == "b"
+""",
+    "llm_compressors": """
+from langchain_core.language_models import FakeListChatModel
+from app.llm_compressors import LLMExtractor, LLMFilter
+model = FakeListChatModel(responses=["Blue heron"])
+assert ids(LLMExtractor(llm=model).compress_documents([A, B], "q")) == ["b"]
+assert ids(LLMFilter(llm=model).compress_documents([A, B], "q")) == ["a", "b"]
+""",
+    "reorder": """
+from app.reorder import ReorderRetriever
+assert ids(ReorderRetriever(base_retriever=Fixed(found=[A, B])).invoke("q")) == ["b", "a"]
+""",
+    "parent_document": """
+from langchain_core.stores import InMemoryStore
+from app.parent_document import ParentDocumentRetriever
+docstore = InMemoryStore()
+docstore.mset([("a", A)])
+child = Document(page_content="kite", metadata={"parent_id": "a"})
+parents = ParentDocumentRetriever(base_retriever=Fixed(found=[child]), docstore=docstore)
+assert ids(parents.invoke("q")) == ["a"]
+""",
 }
 
 

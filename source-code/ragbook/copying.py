@@ -34,10 +34,13 @@ DISTRIBUTIONS = {
 
 
 RETIRED = {
-    "ContextualCompressionRetriever": "rerank",
     "CrossEncoderReranker": "rerank",
     "EnsembleRetriever": "ensemble",
+    "LLMChainExtractor": "llm_compressors",
+    "LLMChainFilter": "llm_compressors",
+    "LongContextReorder": "reorder",
     "MergerRetriever": "ensemble",
+    "MultiVectorRetriever": "parent_document",
     "VectorStoreRetriever": "dense",
 }
 """LangChain's names for what a file here replaces, where ours is another."""

@@ -17,6 +17,7 @@ from pydantic import ConfigDict, Field
 
 from ragbook.chains import INSTRUCTIONS, NO_ANSWER, parse_context
 from retrievers.bm25 import STOP_WORDS, default_preprocess_func
+from retrievers.sentences import SENTENCE_OPENERS, split_sentences
 
 __all__ = ["NO_ANSWER", "ExtractiveChatModel", "Quote", "split_sentences"]
 
@@ -276,6 +277,13 @@ _NUMBER = re.compile(
     r"|million|billion)\b",
     re.IGNORECASE,
 )
+# fmt: off
+_CALENDAR = {
+    "january", "february", "march", "april", "may", "june", "july", "august", "september",
+    "october", "november", "december",
+    "monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday",
+}
+# fmt: on
 _CAPITALISED = re.compile(
     r"(?P<inside>(?<=[\w,;:(] )[(\"'“‘«]*)?(?<![\w’'-])(?P<word>[^\W\d_][\w’'-]*)"
 )
@@ -311,107 +319,6 @@ def _proper_names(text: str, lower: set[str]) -> set[str]:
         if not word[0].isupper() or not any(map(str.islower, word)) or folded in _CALENDAR:
             continue
         opens = found["inside"] is None
-        if not (opens and (folded in lower or folded in _OPENERS or folded in STOP_WORDS)):
+        if not (opens and (folded in lower or folded in SENTENCE_OPENERS or folded in STOP_WORDS)):
             names.add(folded)
     return names
-
-
-def split_sentences(text: str) -> list[str]:
-    """Split prose or Markdown into sentences.
-
-    Each is a piece of the text as it stands, but for line breaks, which become spaces. Headings,
-    rules and the marks of lists and quotations are left out; a list item, a table row and a line
-    of code end where they end.
-
-    Args:
-        text: A passage.
-
-    Returns:
-        The sentences in order.
-    """
-    return [sentence for block in _blocks(text) for sentence in _split_block(block)]
-
-
-_MARKS_ONLY = re.compile(r"\s*(?:#{1,6}\s.*|[-*_=]{3,}|\|?[\s:|-]*-[\s:|-]*\|?)?\s*")
-"""A line that is blank, a heading, a rule, or the line below a table's head."""
-_FENCE = re.compile(r"\s*(?:```|~~~)")
-_LIST_MARK = re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+(?=\S)")
-_QUOTE_MARK = re.compile(r"\s*>\s?")
-
-
-def _blocks(text: str) -> Iterator[str]:
-    """Yield the pieces of text that no sentence crosses: paragraphs, list items, table rows."""
-    block: list[str] = []
-    in_code = False
-    for line in text.splitlines():
-        if fence := _FENCE.match(line):
-            in_code = not in_code
-        elif not in_code:
-            line = _QUOTE_MARK.sub("", line, count=1) if _QUOTE_MARK.match(line) else line
-        skipped = fence or (not in_code and _MARKS_ONLY.fullmatch(line))
-        item = None if in_code else _LIST_MARK.match(line)
-        if skipped or in_code or item or line.lstrip().startswith("|"):
-            yield from _joined(block)
-            block = []
-        if not skipped:
-            block.append(line[item.end() :] if item else line)
-    yield from _joined(block)
-
-
-def _joined(lines: Sequence[str]) -> Iterator[str]:
-    words = " ".join(lines).split()
-    if words:
-        yield " ".join(words)
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_END = re.compile(r"(?:(?<=[。！？])|[.!?…]+[\"'”’»)\]*_]*(?=\s))\s*")
-_NEVER_LAST = _words("dr mr mrs ms prof st rev gen capt lt col sgt hon e.g i.e cf vs ca approx viz")
-_BEFORE_NUMBER = _words("no nos fig figs p pp vol vols eq sec ch art nr ed")
-_SELDOM_LAST = _words(
-    "etc al inc ltd co corp jr sr bros dept univ est "
-    "jan feb mar apr jun jul aug sep sept oct nov dec"
-)
-_CALENDAR = _words(
-    "january february march april may june july august september october november december "
-    "monday tuesday wednesday thursday friday saturday sunday"
-)
-_INITIALS = re.compile(r"[^\W\d_](?:\.-?[^\W\d_])*")
-_OPENERS = _words(
-    "a an the this that these those it its he his she her they their we our you your i in on at by "
-    "for from to of with as if when while where after before since because although though but and "
-    "or so yet no not one two some many most all both each every another other such there here "
-    "what who whom whose which why how where when however then today now soon later often usually "
-    "sometimes perhaps still also only never always please thus therefore moreover unlike despite "
-    "during under over between within without until whether either neither several few more"
-)
-"""Words that, with a capital, show that a new sentence begins."""
-
-
-def _split_block(block: str) -> Iterator[str]:
-    start = 0
-    for end in _END.finditer(block):
-        sentence = block[start : end.end()].rstrip()
-        if end.end() < len(block) and _ends_sentence(sentence, block[end.end() :]):
-            yield sentence
-            start = end.end()
-    yield block[start:]
-
-
-def _ends_sentence(before: str, after: str) -> bool:
-    """Tell whether a sentence ends between two texts that a full stop or the like parts."""
-    following = re.match(r"[\"'“‘«(\[*_]*(\w*)", after)
-    next_word = following[1] if following else ""
-    if next_word[:1].islower():
-        return False
-    if not before.endswith("."):
-        return True
-    last = before[:-1].split()[-1:] or [""]
-    word = last[0].lstrip("\"'“‘«([*_").casefold()
-    if word in _NEVER_LAST or (word in _BEFORE_NUMBER and next_word[:1].isdigit()):
-        return False
-    doubtful = word in _SELDOM_LAST or _INITIALS.fullmatch(word)
-    return not doubtful or next_word.casefold() in _OPENERS

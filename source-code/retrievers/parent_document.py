@@ -1,0 +1,364 @@
+"""Parent documents: search small pieces, return the larger texts that they come from."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+)
+from langchain_core.documents import BaseDocumentTransformer, Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables.config import run_in_executor
+from langchain_core.stores import BaseStore
+from langchain_core.vectorstores import VectorStore
+from pydantic import ConfigDict, Field
+
+from .documents import (
+    POSITION_KEYS,
+    ainvoke_child,
+    check_count,
+    check_query,
+    copied,
+    invoke_child,
+    latest_score_name,
+)
+
+logger = logging.getLogger(__name__)
+
+ID_KEY = "parent_id"
+
+
+class ParentDocumentRetriever(BaseRetriever):
+    """Search small pieces and return their parents: whole documents, or larger windows of them.
+
+    A small piece has one subject, so its vector says clearly what it is about; a model needs the
+    text around it to answer. Each parent comes once, at the rank of its best child, with that
+    child's scores. `metadata["children"]` lists all children that led to it, best first, as
+    `{"id": …, "score": …}`, with `start_index` where they have one.
+
+    Fill the two stores with `add_documents`, or with your own code: all that is needed is the
+    parent's key in the metadata of each child.
+
+    Args:
+        base_retriever: Searches the children. Several children may have one parent, so ask it for
+            more than `top_n`.
+        docstore: The parents by their keys, such as `langchain_core.stores.InMemoryStore`.
+        id_key: Metadata key of a child that holds the key of its parent. LangChain's classic class
+            writes `"doc_id"`.
+        top_n: How many parents to return; default: all of the children found. Also
+            `invoke(query, top_n=…)`.
+        on_missing: `"raise"` (default) fails when a child has no parent; `"child"` returns the
+            child in its place, and logs a warning.
+
+    Raises:
+        ValueError: At construction, for `top_n` < 1; per call, too.
+        LookupError: If a child names no parent, or one that the docstore has not.
+        TypeError: If the query is not a string, or the docstore holds something else than
+            documents.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    base_retriever: BaseRetriever
+    docstore: BaseStore[str, Document]
+    id_key: str = Field(default=ID_KEY, min_length=1)
+    top_n: int | None = Field(default=None, ge=1)
+    on_missing: Literal["raise", "child"] = "raise"
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        top_n: int | None = None,
+    ) -> list[Document]:
+        top_n = check_count("top_n", top_n, self.top_n)
+        if not check_query(query).strip():
+            return []
+        families = self._families(invoke_child(self.base_retriever, query, run_manager), top_n)
+        keys = [key for key in families if isinstance(key, str)]
+        return self._parents(families, keys, self.docstore.mget(keys) if keys else [])
+
+    async def _aget_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        top_n: int | None = None,
+    ) -> list[Document]:
+        top_n = check_count("top_n", top_n, self.top_n)
+        if not check_query(query).strip():
+            return []
+        children = await ainvoke_child(self.base_retriever, query, run_manager)
+        families = self._families(children, top_n)
+        keys = [key for key in families if isinstance(key, str)]
+        return self._parents(families, keys, await self.docstore.amget(keys) if keys else [])
+
+    def _families(
+        self, children: Sequence[Document], top_n: int | None
+    ) -> dict[Hashable, list[Document]]:
+        """Return the children of each of the first `top_n` parents, by the parent's key."""
+        families: dict[Hashable, list[Document]] = {}
+        for number, child in enumerate(children):
+            name = child.metadata.get(self.id_key)
+            if name in (None, "") and self.on_missing == "raise":
+                raise LookupError(
+                    f"{self.base_retriever.get_name()} returned a child without "
+                    f"{self.id_key!r} (its metadata has: {list(child.metadata)}). Set id_key to "
+                    "the key that names the parent, or on_missing='child'."
+                )
+            # An orphan is a family of its own, under a key that no parent has.
+            families.setdefault(number if name in (None, "") else str(name), []).append(child)
+        return dict(list(families.items())[:top_n])
+
+    def _parents(
+        self,
+        families: dict[Hashable, list[Document]],
+        keys: Sequence[str],
+        answer: Sequence[Any],
+    ) -> list[Document]:
+        if len(answer) != len(keys):
+            store = type(self.docstore).__name__
+            raise ValueError(f"{store} returned {len(answer)} entries for {len(keys)} keys.")
+        parents = dict(zip(keys, answer))
+        if missing := [key for key, parent in parents.items() if parent is None]:
+            text = f"The docstore has no document for {self.id_key} {missing!r:.200}."
+            if self.on_missing == "raise":
+                raise LookupError(
+                    f"{text} Add the documents again, so that both stores hold the same ones, or "
+                    "set on_missing='child'."
+                )
+            logger.warning("%s Returned their best children instead.", text)
+        documents = []
+        for key, children in families.items():
+            parent = parents.get(str(key)) if isinstance(key, str) else None
+            if parent is not None and not isinstance(parent, Document):
+                raise TypeError(
+                    f"The docstore must hold Document, it holds {type(parent).__name__} under "
+                    f"{key!r}. A store of bytes needs something around it that encodes documents."
+                )
+            documents.append(_found(parent, key, children))
+        return documents
+
+
+def _found(parent: Document | None, key: Hashable, children: Sequence[Document]) -> Document:
+    best = children[0]
+    copy = copied(best if parent is None else parent)
+    if parent is not None:
+        copy.id = copy.id or str(key)
+        scores = copied(best).metadata
+        for name in [n for n in scores if n == "retrieved_by" or n.endswith("_score")]:
+            copy.metadata.pop(name, None)  # the child's come last, where a score is looked for
+            copy.metadata[name] = scores[name]
+    copy.metadata["children"] = [_told(child) for child in children]
+    return copy
+
+
+def _told(child: Document) -> dict[str, Any]:
+    told: dict[str, Any] = {"id": child.id}
+    if (start := child.metadata.get("start_index")) is not None:
+        told["start_index"] = start
+    if (name := latest_score_name(child)) is not None:
+        told["score"] = float(child.metadata[name])
+    return told
+
+
+class Families(NamedTuple):
+    """Documents split for two stores: what is returned, and what is searched."""
+
+    parents: list[Document]
+    children: list[Document]
+
+
+def split_documents(
+    documents: Sequence[Document],
+    child_splitter: BaseDocumentTransformer,
+    parent_splitter: BaseDocumentTransformer | None = None,
+    id_key: str = ID_KEY,
+) -> Families:
+    """Split documents into parents and children, all with ids that are always the same.
+
+    A parent is a document, or with `parent_splitter` a window of one. Its id is the document's, or
+    a hash of source and text where it has none; windows add `#1`, `#2` and so on, and children
+    `/1`, `/2`. A child has its parent's metadata, but for the place in the source, and the parent's
+    id under `id_key`. A parent says in `child_count` how many children it has, and a window in
+    `window_of` which document it is from.
+
+    Args:
+        documents: What to split. Of two without an id and with the same source and text, one stays.
+        child_splitter: Makes the pieces that are searched: any splitter of
+            `langchain-text-splitters`.
+        parent_splitter: Makes the windows that are returned; default: whole documents.
+        id_key: Metadata key under which a child names its parent.
+
+    Raises:
+        ValueError: If two documents with the same id differ in their text.
+    """
+    texts: dict[str, str] = {}
+    parents: list[Document] = []
+    for document in documents:
+        name = document.id or _hash(document)
+        if name in texts:
+            if texts[name] != document.page_content:
+                raise ValueError(f"Two documents with different texts have the id {name!r}.")
+            continue
+        texts[name] = document.page_content
+        whole = copied(document)
+        whole.id = name
+        if parent_splitter is None:
+            parents.append(whole)
+            continue
+        for number, window in enumerate(parent_splitter.transform_documents([whole]), start=1):
+            parents.append(_named(window, f"{name}#{number}", window_of=name))
+    children = []
+    for parent in parents:
+        whole = copied(parent)
+        for key in POSITION_KEYS:
+            whole.metadata.pop(key, None)
+        pieces = child_splitter.transform_documents([whole])
+        parent.metadata["child_count"] = len(pieces)
+        for number, piece in enumerate(pieces, start=1):
+            children.append(_named(piece, f"{parent.id}/{number}", **{id_key: parent.id}))
+    return Families(parents, children)
+
+
+def add_documents(
+    documents: Sequence[Document],
+    *,
+    vectorstore: VectorStore,
+    docstore: BaseStore[str, Document],
+    child_splitter: BaseDocumentTransformer,
+    parent_splitter: BaseDocumentTransformer | None = None,
+    id_key: str = ID_KEY,
+) -> list[str]:
+    """Split documents, put the children into the vector store and the parents into the docstore.
+
+    Adding a document again replaces it: what a shorter version no longer has is deleted. That
+    needs an id; without one, a changed text is another document.
+
+    Args:
+        documents: What to add; see `split_documents`, also for the splitters and `id_key`.
+        vectorstore: For the children.
+        docstore: For the parents.
+
+    Returns:
+        The ids of the parents.
+
+    Raises:
+        ValueError: If two documents with the same id differ in their text.
+    """
+    parents, children = split_documents(documents, child_splitter, parent_splitter, id_key)
+    old: dict[str, Document | None] = {}
+    asked = _possibly_there(documents, parents)
+    while asked:
+        old.update(zip(asked, docstore.mget(asked), strict=True))
+        asked = _windows_after(asked, old)
+    stale = _stale(old, documents, parents)
+    if stale.children:
+        vectorstore.delete(stale.children)
+    if stale.parents:
+        docstore.mdelete(stale.parents)
+    # Parents first: a child without its parent is an error, a parent without children is not.
+    if parents:
+        docstore.mset([(str(parent.id), parent) for parent in parents])
+    if children:
+        vectorstore.add_documents(children, ids=[str(child.id) for child in children])
+    return [str(parent.id) for parent in parents]
+
+
+async def aadd_documents(
+    documents: Sequence[Document],
+    *,
+    vectorstore: VectorStore,
+    docstore: BaseStore[str, Document],
+    child_splitter: BaseDocumentTransformer,
+    parent_splitter: BaseDocumentTransformer | None = None,
+    id_key: str = ID_KEY,
+) -> list[str]:
+    """Do what `add_documents` does, on the event loop."""
+    parents, children = await run_in_executor(
+        None, split_documents, documents, child_splitter, parent_splitter, id_key
+    )
+    old: dict[str, Document | None] = {}
+    asked = _possibly_there(documents, parents)
+    while asked:
+        old.update(zip(asked, await docstore.amget(asked), strict=True))
+        asked = _windows_after(asked, old)
+    stale = _stale(old, documents, parents)
+    if stale.children:
+        await vectorstore.adelete(stale.children)
+    if stale.parents:
+        await docstore.amdelete(stale.parents)
+    if parents:
+        await docstore.amset([(str(parent.id), parent) for parent in parents])
+    if children:
+        await vectorstore.aadd_documents(children, ids=[str(child.id) for child in children])
+    return [str(parent.id) for parent in parents]
+
+
+class _Stale(NamedTuple):
+    parents: list[str]
+    children: list[str]
+
+
+def _possibly_there(documents: Sequence[Document], parents: Sequence[Document]) -> list[str]:
+    """Return the ids under which these documents may be in the docstore already.
+
+    Those that they get now, the one that each had as a whole, and that of one window more.
+    """
+    windows = Counter(str(parent.metadata.get("window_of")) for parent in parents)
+    names = [document.id or _hash(document) for document in documents]
+    more = [f"{name}#{windows[name] + 1}" for name in names]
+    return list(dict.fromkeys([*(str(parent.id) for parent in parents), *names, *more]))
+
+
+def _windows_after(asked: Sequence[str], old: dict[str, Document | None]) -> list[str]:
+    """Return the ids of the windows that follow those that were there, where not asked for yet."""
+    found = [name for name in asked if _is_window(name, old[name])]
+    parts = [name.rpartition("#") for name in found]
+    following = [f"{document}#{int(number) + 1}" for document, _, number in parts]
+    return [name for name in following if name not in old]
+
+
+def _stale(
+    old: dict[str, Document | None], documents: Sequence[Document], parents: Sequence[Document]
+) -> _Stale:
+    """Return the ids of what the stores have of these documents and will have no more."""
+    names = {document.id or _hash(document) for document in documents}
+    counts = {str(parent.id): int(parent.metadata["child_count"]) for parent in parents}
+    stale = _Stale([], [])
+    for name, document in old.items():
+        count = document.metadata.get("child_count") if document is not None else None
+        if count is None:  # nothing there, or nothing that these functions wrote
+            continue
+        # "a#1" may be a window of "a", or another document that is called so.
+        if name not in names and not _is_window(name, document):
+            continue
+        stale.children.extend(f"{name}/{n}" for n in range(counts.get(name, 0) + 1, count + 1))
+        if name not in counts:
+            stale.parents.append(name)
+    return stale
+
+
+def _is_window(name: str, document: Document | None) -> bool:
+    document_id, _, number = name.rpartition("#")
+    is_one = document is not None and document.metadata.get("window_of") == document_id
+    return is_one and number.isdecimal()
+
+
+def _named(piece: Document, name: str, **metadata: Any) -> Document:
+    named = copied(piece)
+    named.id = name
+    named.metadata.update(metadata)
+    return named
+
+
+def _hash(document: Document) -> str:
+    content = f"{document.metadata.get('source', '')}\0{document.page_content}"
+    return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:16]
