@@ -25,6 +25,7 @@ from pydantic import Field
 from helpers import FailingRetriever, ListRetriever, TraceRecorder, doc, texts
 from ragbook.exact import ExactVectorStore
 from retrievers.bm25 import BM25Retriever
+from retrievers.cached import CachedRetriever
 from retrievers.dense import DenseRetriever
 from retrievers.ensemble import RRFEnsembleRetriever
 from retrievers.permission import PermissionFilteredRetriever, PermissionServiceError
@@ -139,6 +140,17 @@ async def test_k_at_construction_and_per_call() -> None:
     assert ids(retriever.invoke("q")) == ["1", "2"]
     assert ids(retriever.invoke("q", k=1)) == ["1"]
     assert ids(await retriever.ainvoke("q", k=9)) == ["1", "2", "3", "4", "5"]
+
+
+@both_ways
+async def test_a_cache_is_widened_by_what_its_retriever_takes(use_async: bool) -> None:
+    legs = [ranked(kind=AsyncRanked), ranked(kind=AsyncRanked)]
+    for leg in legs:
+        leg.k = 40
+    for inner in (ranked(kind=AsyncRanked), RRFEnsembleRetriever(retrievers=legs)):
+        cached = CachedRetriever(retriever=inner)
+        retriever = filtered({"30", "35"}, cached, k=2)
+        assert ids(await ask(retriever, "q", use_async)) == ["30", "35"]
 
 
 @both_ways

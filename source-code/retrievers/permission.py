@@ -142,7 +142,7 @@ class PermissionFilteredRetriever(BaseRetriever):
         if not (grant := self._ask()):
             return []
         source, options = self._source(query)
-        width = _width_argument(source._get_relevant_documents)
+        width = _width_argument(source)
         limit, reached = count * self.fetch_multiplier, 0
         while True:
             options |= {width: limit} if width else {}
@@ -167,7 +167,7 @@ class PermissionFilteredRetriever(BaseRetriever):
         if not (grant := await self._aask()):
             return []
         source, options = await run_in_executor(None, self._source, query)
-        width = _width_argument(_async_method(source) or source._get_relevant_documents)
+        width = _width_argument(source)
         limit, reached = count * self.fetch_multiplier, 0
         while True:
             options |= {width: limit} if width else {}
@@ -236,7 +236,7 @@ class PermissionFilteredRetriever(BaseRetriever):
         run_manager: AsyncCallbackManagerForRetrieverRun,
         options: dict[str, Any],
     ) -> list[Document]:
-        if _async_method(source) is None:
+        if not _has_async(source):
             sync_manager = run_manager.get_sync()
             return await run_in_executor(None, self._fetch, source, query, sync_manager, options)
         if self.trace_candidates:
@@ -309,24 +309,28 @@ def _denied(error: Exception) -> PermissionServiceError:
     return PermissionServiceError(message)
 
 
-def _width_argument(method: Callable[..., Any]) -> str | None:
+def _width_argument(source: BaseRetriever) -> str | None:
     """Return the name of the per-call argument that says how many documents to return."""
-    parameters = inspect.signature(method).parameters
+    # Of the synchronous method: BaseRetriever decides by that one what to pass to both.
+    parameters = inspect.signature(source._get_relevant_documents).parameters
     # top_n first: where a fusion takes both, its k is the constant of reciprocal rank fusion.
     for name in ("top_n", "k"):
         if name in parameters:
             return name
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    return "k" if takes_any else None  # as `vectorstore.as_retriever()`
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return None
+    inner = getattr(source, "retriever", None)
+    if isinstance(inner, BaseRetriever):  # it hands its arguments on, as a cache does
+        return _width_argument(inner)
+    return "k"  # as of `vectorstore.as_retriever()`
 
 
-def _async_method(source: BaseRetriever) -> Callable[..., Any] | None:
-    """Return the retriever's asynchronous method, if it is its own and not the inherited one.
+def _has_async(source: BaseRetriever) -> bool:
+    """Tell whether the retriever has an asynchronous method of its own.
 
     The inherited one runs the other method in a thread, and passes no arguments on.
     """
-    own = type(source)._aget_relevant_documents is not BaseRetriever._aget_relevant_documents
-    return source._aget_relevant_documents if own else None
+    return type(source)._aget_relevant_documents is not BaseRetriever._aget_relevant_documents
 
 
 def _is_async(service: Any) -> bool:
