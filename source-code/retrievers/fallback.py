@@ -1,0 +1,301 @@
+"""Fallback: when a source fails, ask the next; leave alone for a while one that keeps failing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import Any, Literal
+
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+)
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from pydantic import ConfigDict, Field, PrivateAttr
+
+from .documents import ainvoke_child, check_count, check_query, copied, invoke_child
+
+logger = logging.getLogger(__name__)
+_clock = time.monotonic  # tests put their own here
+
+State = Literal["closed", "open", "half-open"]
+
+
+class SourceUnavailableError(RuntimeError):
+    """A source did not answer in time, or was not asked because it has failed too often."""
+
+
+class FallbackRetriever(BaseRetriever):
+    """Ask sources in order until one answers, and leave alone for a while those that keep failing.
+
+    Each source has a circuit breaker. At first it is closed: the source is asked. After
+    `failure_threshold` failures in a row it is open: the source is passed over at once, without
+    waiting for its time-out again. After `recovery_seconds` it is half-open: exactly one query is
+    let through as a probe, and its outcome closes the circuit or opens it again. `states()` says
+    how the circuits are, `metadata["answered_by"]` which source answered. A source that failed or
+    was passed over is in the log, and in the trace as a custom event named `fallback`.
+
+    An answer without documents is an answer: nothing found is not the same as nobody to ask.
+
+    Method: Nygard, "Release It! Design and Deploy Production-Ready Software", 2nd edition, 2018.
+
+    Args:
+        retrievers: The sources, the preferred one first, at least one. Give each a `name`, which
+            log, trace and `answered_by` then show.
+        timeout: Seconds that a source has to answer; None for no limit. In sync code the source
+            runs in a thread that is left behind when its time is over. The thread ends when the
+            source returns, so give the source a time limit of its own, too.
+        failure_threshold: How many failures in a row open a circuit.
+        recovery_seconds: How long it stays open.
+        fallback_on_empty: Go on to the next source after an answer without documents, too. If no
+            source has any, the answer is empty.
+        max_left: A source is passed over while so many threads that were left behind still wait
+            for it. So there are never more of them than this plus the callers at the same time.
+        top_n: How many documents to return; default: all. Also `invoke(query, top_n=…)`.
+
+    Raises:
+        Exception: If no source answered: what the first one raised, with a note on each other.
+        SourceUnavailableError: That same, if the first one was too slow or passed over.
+        ValueError: At construction, for unfit fields; per call, for `top_n` < 1.
+        TypeError: If the query is not a string.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    retrievers: Sequence[BaseRetriever] = Field(min_length=1, frozen=True)
+    timeout: float | None = Field(default=5.0, gt=0, allow_inf_nan=False)
+    failure_threshold: int = Field(default=3, ge=1)
+    recovery_seconds: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    fallback_on_empty: bool = False
+    max_left: int = Field(default=4, ge=1)
+    top_n: int | None = Field(default=None, ge=1)
+
+    _circuits: list[_Circuit] = PrivateAttr()
+
+    def model_post_init(self, context: Any) -> None:
+        """Give each source its circuit."""
+        super().model_post_init(context)
+        names = [retriever.get_name() for retriever in self.retrievers]
+        if len(set(names)) < len(names):
+            names = [f"{name}_{number}" for number, name in enumerate(names, start=1)]
+        self._circuits = [_Circuit(name) for name in names]
+
+    def states(self) -> dict[str, State]:
+        """Return the state of each source's circuit, by the source's name."""
+        return {circuit.name: circuit.state(self.recovery_seconds) for circuit in self._circuits}
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        top_n: int | None = None,
+    ) -> list[Document]:
+        top_n = check_count("top_n", top_n, self.top_n)
+        if not check_query(query).strip():
+            return []
+        course = _Course(self.fallback_on_empty)
+        for number, circuit in enumerate(self._circuits):
+            try:
+                with circuit.call(self.failure_threshold, self.recovery_seconds, self.max_left):
+                    found = self._ask(number, query, run_manager)
+            except Exception as error:
+                event: dict[str, str] | None = course.failed(circuit.name, error)
+            else:
+                event = course.answered(circuit.name, found)
+            if event is None:
+                break
+            if run_manager.handlers:
+                events = run_manager.get_child()
+                events.on_custom_event("fallback", event, run_id=run_manager.run_id)
+        return course.result()[:top_n]
+
+    async def _aget_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        top_n: int | None = None,
+    ) -> list[Document]:
+        top_n = check_count("top_n", top_n, self.top_n)
+        if not check_query(query).strip():
+            return []
+        course = _Course(self.fallback_on_empty)
+        for number, circuit in enumerate(self._circuits):
+            try:
+                with circuit.call(self.failure_threshold, self.recovery_seconds, self.max_left):
+                    found = await self._aask(number, query, run_manager)
+            except Exception as error:  # a cancellation is not an Exception and passes through
+                event: dict[str, str] | None = course.failed(circuit.name, error)
+            else:
+                event = course.answered(circuit.name, found)
+            if event is None:
+                break
+            if run_manager.handlers:
+                events = run_manager.get_child()
+                await events.on_custom_event("fallback", event, run_id=run_manager.run_id)
+        return course.result()[:top_n]
+
+    def _ask(
+        self, number: int, query: str, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        retriever, tag = self.retrievers[number], f"retriever_{number + 1}"
+        if self.timeout is None:
+            return invoke_child(retriever, query, run_manager, tag)
+        # A thread of its own, as those of a pool would keep the program from ending.
+        work: Future[list[Document]] = Future()
+        ask = copy_context().run
+        arguments = (ask, work, invoke_child, retriever, query, run_manager, tag)
+        threading.Thread(target=_keep_outcome, args=arguments, daemon=True).start()
+        try:
+            if wait([work], self.timeout).done:
+                return work.result()
+        finally:
+            self._circuits[number].leave_behind(work)
+        raise SourceUnavailableError(f"It did not answer within {self.timeout:g} s.")
+
+    async def _aask(
+        self, number: int, query: str, run_manager: AsyncCallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        retriever, tag = self.retrievers[number], f"retriever_{number + 1}"
+        limit = asyncio.timeout(self.timeout)
+        try:
+            async with limit:
+                return await ainvoke_child(retriever, query, run_manager, tag)
+        except TimeoutError:
+            if not limit.expired():  # it is the source's own
+                raise
+        raise SourceUnavailableError(f"It did not answer within {self.timeout:g} s.")
+
+
+class _Course:
+    """How one query went: who failed, and who answered."""
+
+    def __init__(self, fallback_on_empty: bool) -> None:
+        self._go_on = fallback_on_empty
+        self._failures: list[tuple[str, Exception]] = []
+        self._found: list[Document] | None = None
+
+    def failed(self, name: str, error: Exception) -> dict[str, str]:
+        """Note a failure, and return what the trace says of it."""
+        self._failures.append((name, error))
+        logger.warning("Source %s failed, going on to the next: %r", name, error)
+        return {"source": name, "outcome": "failed", "error": repr(error)}
+
+    def answered(self, name: str, found: list[Document]) -> dict[str, str] | None:
+        """Note an answer, and return what the trace says of it if it does not end the query."""
+        self._found = [copied(document) for document in found]
+        for document in self._found:
+            document.metadata["answered_by"] = name
+        if found or not self._go_on:
+            return None
+        return {"source": name, "outcome": "empty"}
+
+    def result(self) -> list[Document]:
+        """Return the answer, or raise the first failure."""
+        if self._found is not None:
+            return self._found
+        (name, first), *others = self._failures
+        first.add_note(f"Raised by the source {name}.")
+        for other, error in others:
+            first.add_note(f"The source {other} failed too: {error!r}")
+        raise first
+
+
+class _Circuit:
+    """The circuit breaker of one source. Threads and event loops share it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._failures = 0  # in a row
+        self._opened: float | None = None
+        self._probe: object | None = None
+        self._left = 0
+        self._last = ""
+
+    def state(self, recovery_seconds: float) -> State:
+        with self._lock:
+            if self._opened is None:
+                return "closed"
+            return "half-open" if _clock() >= self._opened + recovery_seconds else "open"
+
+    @contextmanager
+    def call(self, threshold: int, recovery_seconds: float, max_left: int) -> Iterator[None]:
+        """Let a call through, or raise `SourceUnavailableError`, and learn from how it ends."""
+        call = object()
+        self._enter(call, recovery_seconds, max_left)
+        try:
+            yield
+        except Exception as error:
+            self._failed(call, error, threshold)
+            raise
+        except BaseException:  # a cancelled caller says nothing about the source
+            with self._lock:
+                self._probe = None if self._probe is call else self._probe
+            raise
+        self._succeeded(call)
+
+    def leave_behind(self, work: Future[Any]) -> None:
+        """Count a thread whose caller waits no longer, until it ends."""
+        with self._lock:
+            self._left += 1
+        work.add_done_callback(self._ended)
+
+    def _ended(self, work: Future[Any]) -> None:
+        with self._lock:
+            self._left -= 1
+
+    def _enter(self, call: object, recovery_seconds: float, max_left: int) -> None:
+        with self._lock:
+            if self._left >= max_left:
+                raise SourceUnavailableError(
+                    f"It was passed over: {self._left} threads still wait for it. Give the source "
+                    "a time limit of its own."
+                )
+            if self._opened is None:
+                return
+            if self._probe is None and _clock() >= self._opened + recovery_seconds:
+                self._probe = call
+                return
+            raise SourceUnavailableError(
+                f"It was passed over: its circuit opened after {self._failures} failures, the last "
+                f"of which was {self._last}."
+            )
+
+    def _failed(self, call: object, error: Exception, threshold: int) -> None:
+        with self._lock:
+            # What was asked before the circuit opened, and fails only now, changes nothing.
+            if self._opened is not None and self._probe is not call:
+                return
+            self._failures += 1
+            self._last = repr(error)
+            opens = self._probe is call or self._failures >= threshold
+            self._probe = None
+            if opens:
+                self._opened = _clock()
+        if opens:
+            logger.warning("The circuit of source %s is open: %r", self.name, error)
+
+    def _succeeded(self, call: object) -> None:
+        with self._lock:
+            if self._opened is not None and self._probe is not call:
+                return
+            closes = self._opened is not None
+            self._failures, self._opened, self._probe = 0, None, None
+        if closes:
+            logger.warning("The circuit of source %s is closed again.", self.name)
+
+
+def _keep_outcome(run: Any, work: Future[Any], function: Any, *arguments: Any) -> None:
+    try:
+        work.set_result(run(function, *arguments))
+    except BaseException as error:  # the caller, if it still waits, raises it
+        work.set_exception(error)
