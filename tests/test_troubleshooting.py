@@ -55,9 +55,11 @@ from retrievers import (
     BM25Retriever,
     DenseRetriever,
     MultiQueryRetriever,
+    PermissionFilteredRetriever,
     RerankRetriever,
     RRFEnsembleRetriever,
     ScoreFusionRetriever,
+    ThresholdRetriever,
 )
 from retrievers.documents import latest_score
 from retrievers.multi_query import parse_queries
@@ -425,6 +427,48 @@ def test_the_embedding_model_finds_less_than_it_should(monkeypatch: pytest.Monke
 
     right = _load_embeddings.__wrapped__("bge", BGE_QUERY_PROMPT)
     assert asked(right) == [("a passage", None), ("a question", BGE_QUERY_PROMPT)]
+
+
+class Directions(Embeddings):
+    """Embeds "north" and the like as arrows of length 1."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [self.embed_query(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return {"north": [0.0, 1.0], "north-east": [0.8, 0.6], "south": [0.0, -1.0]}[text]
+
+
+def test_relevance_scores_must_be_between_0_and_1() -> None:
+    store = Chroma.from_texts(["north-east", "south"], Directions(), collection_name="arrows")
+    search: Any = {"score_threshold": 0.3}  # the cosine of the north-east is 0.6
+    old = store.as_retriever(search_type="similarity_score_threshold", search_kwargs=search)
+    with pytest.warns(UserWarning, match="Relevance scores must be between 0 and 1"):
+        found = old.invoke("north")
+    # The squared distance 0.8 is taken for a plain one: 1 - 0.8 / sqrt(2) = 0.43, and not 0.6.
+    assert texts(found) == ["north-east"]
+    search["score_threshold"] = 0.5
+    old = store.as_retriever(search_type="similarity_score_threshold", search_kwargs=search)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert old.invoke("north") == []
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (near,) = ThresholdRetriever(vectorstore=store, score_threshold=0.5).invoke("north")
+    assert near.metadata["dense_score"] == pytest.approx(0.6)
+
+
+def test_a_filter_leaves_fewer_passages_than_there_are() -> None:
+    passages = [doc(f"kite number {n}", f"p{n}") for n in range(20)]
+    visible = {"p18", "p19"}
+    bm25 = BM25Retriever.from_documents(passages)
+    assert [d for d in bm25.invoke("kite") if d.id in visible] == []
+
+    filtered = PermissionFilteredRetriever(base_retriever=bm25, visible_ids=visible)
+    assert [d.id for d in filtered.invoke("kite")] == ["p18", "p19"]
+    by_filter = bm25.invoke("kite", filter=lambda document: document.id in visible)
+    assert [d.id for d in by_filter] == ["p18", "p19"]
 
 
 def test_reranking_does_not_bring_the_right_passage() -> None:
