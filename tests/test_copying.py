@@ -118,6 +118,32 @@ rewriter = RunnableLambda(lambda question: [question + " again"])
 several = MultiQueryRetriever(retriever=Fixed(found=[A, B]), llm=rewriter)
 assert ids(several.invoke("q")) == ["a", "b"]
 """,
+    "merger": """
+from app.merger import MergerRetriever
+legs = [Fixed(found=[A, B]), Fixed(found=[B])]
+assert ids(MergerRetriever(retrievers=legs).invoke("q")) == ["a", "b"]
+""",
+    "fallback": """
+from app.fallback import FallbackRetriever
+class Broken(BaseRetriever):
+    def _get_relevant_documents(self, query, *, run_manager):
+        raise OSError
+assert ids(FallbackRetriever(retrievers=[Broken(), Fixed(found=[A])]).invoke("q")) == ["a"]
+""",
+    "http_api": """
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from app.http_api import HttpApiRetriever
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"results": [{"id": "a", "text": "red kite"}]}')
+server = HTTPServer(("127.0.0.1", 0), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+search = HttpApiRetriever(base_url=f"http://127.0.0.1:{server.server_port}")
+assert ids(search.invoke("kite")) == ["a"]
+""",
     "feedback": """
 from app.feedback import FeedbackQueryRewriter
 assert FeedbackQueryRewriter(Fixed(found=[])).invoke("kite") == []
@@ -167,6 +193,27 @@ docstore.mset([("a", A)])
 child = Document(page_content="kite", metadata={"parent_id": "a"})
 parents = ParentDocumentRetriever(base_retriever=Fixed(found=[child]), docstore=docstore)
 assert ids(parents.invoke("q")) == ["a"]
+""",
+    "cached": """
+from app.cached import CachedRetriever
+cached = CachedRetriever(retriever=Fixed(found=[A, B]))
+assert ids(cached.invoke("q")) == ids(cached.invoke("q")) == ["a", "b"]
+assert cached.info().hits == 1
+""",
+    "time_weighted": """
+from app.time_weighted import TimeWeightedRetriever
+dated = [
+    d.model_copy(update={"metadata": {"date": date, "x_score": 1.0}})
+    for d, date in [(A, "2026-01-01"), (B, "2026-05-01")]
+]
+assert ids(TimeWeightedRetriever(base_retriever=Fixed(found=dated)).invoke("q")) == ["b", "a"]
+""",
+    "mmr": """
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from app.mmr import MMRRetriever
+embeddings = DeterministicFakeEmbedding(size=16)
+assert ids(MMRRetriever(base_retriever=Fixed(found=[A, B]), embeddings=embeddings).invoke(
+    "blue heron", top_n=1)) == ["b"]
 """,
 }
 

@@ -1,0 +1,201 @@
+"""Time weighting: among what was found, prefer what is recent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+)
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from pydantic import ConfigDict, Field, field_validator
+
+from .documents import (
+    ainvoke_child,
+    check_count,
+    check_query,
+    document_key,
+    invoke_child,
+    latest_score,
+    scored_copy,
+    write_score,
+)
+
+HOUR = timedelta(hours=1)
+LATEST_EPOCH = 1e11
+"""Seconds since 1970 of the year 5138; a larger number counts milliseconds."""
+
+
+def now() -> datetime:
+    """Return the time of this machine's clock, in UTC."""
+    return datetime.now(UTC)
+
+
+class TimeWeightedRetriever(BaseRetriever):
+    """Reorder what another retriever found by its score and by how recent each document is.
+
+    `metadata["recency_score"]` is 1 for a document of this moment, 1/2 for one that is a
+    `half_life` old, 1/4 for two, and so on: `(1 - decay_rate) ** hours`, as LangChain and the paper
+    write it, with `decay_rate = 1 - 0.5 ** (1 / half-life in hours)`. The last score,
+    `metadata["time_weighted_score"]`, is the weighted mean of it and of the first stage's score,
+    moved to the range from 0 to 1 over the candidates. So if all candidates are old, the first
+    stage's order stays.
+
+    A date in the future counts as now, a document without a date as infinitely old. What the dates
+    mean is your choice of the key: when a document was written, changed or last confirmed. Nothing
+    is written back. LangChain's class sets `last_accessed_at` of what it returns, so that each
+    answer changes the next, for all users; to have that, write the date when a user opens a source.
+
+    Method: Park et al., "Generative Agents: Interactive Simulacra of Human Behavior", UIST 2023
+    (there with an importance, and with the recency moved to the range from 0 to 1 as well).
+
+    Args:
+        base_retriever: Finds the candidates and scores them; give it several times as many as
+            `top_n`, since a recent document that it does not find is not seen.
+        half_life: The age at which half of the recency is gone, such as `timedelta(days=30)`.
+        recency_weight: From 0 (the first stage alone) to 1 (the newest first).
+        date_key: Metadata key of the date: text in ISO 8601, or seconds since 1970. Without a time
+            zone it is in UTC; a day begins at midnight.
+        top_n: How many documents to return. Also `invoke(query, top_n=…)`.
+        clock: Returns the present time.
+
+    Raises:
+        ValueError: At construction, for a setting out of range; per call, for `top_n` < 1, a date
+            that cannot be read, or a candidate without a score.
+        TypeError: If the query is not a string.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    base_retriever: BaseRetriever
+    half_life: timedelta = timedelta(days=30)
+    recency_weight: float = Field(default=0.5, ge=0, le=1)
+    date_key: str = "date"
+    top_n: int = Field(default=4, ge=1)
+    clock: Callable[[], datetime] = now
+
+    @field_validator("half_life")
+    @classmethod
+    def _check_half_life(cls, half_life: timedelta) -> timedelta:
+        if half_life <= timedelta(0):
+            raise ValueError(f"half_life must be longer than 0, got {half_life}.")
+        return half_life
+
+    @property
+    def decay_rate(self) -> float:
+        """The share of the recency that is gone after each hour."""
+        return float(1 - 0.5 ** (HOUR / self.half_life))
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        top_n: int | None = None,
+    ) -> list[Document]:
+        top_n = check_count("top_n", top_n, self.top_n)
+        if not check_query(query).strip():
+            return []
+        return self._best(invoke_child(self.base_retriever, query, run_manager), top_n)
+
+    async def _aget_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        top_n: int | None = None,
+    ) -> list[Document]:
+        top_n = check_count("top_n", top_n, self.top_n)
+        if not check_query(query).strip():
+            return []
+        return self._best(await ainvoke_child(self.base_retriever, query, run_manager), top_n)
+
+    def _best(self, candidates: Sequence[Document], top_n: int | None) -> list[Document]:
+        if not candidates:
+            return []
+        moment, weight = _in_utc(self.clock()), self.recency_weight
+        recencies = [self._recency(candidate, moment) for candidate in candidates]
+        relevances = _min_max(_scores(candidates, self.base_retriever.get_name()))
+        both = zip(recencies, relevances)
+        scores = [weight * recency + (1 - weight) * relevance for recency, relevance in both]
+        order = sorted(range(len(scores)), key=lambda number: -scores[number])[:top_n]
+        copies = [scored_copy(candidates[n], "recency_score", recencies[n]) for n in order]
+        return [write_score(c, "time_weighted_score", scores[n]) for n, c in zip(order, copies)]
+
+    def _recency(self, document: Document, moment: datetime) -> float:
+        value = document.metadata.get(self.date_key)
+        if value in (None, ""):
+            return 0.0
+        try:
+            age = max(timedelta(0), moment - read_date(value))
+        except ValueError as error:
+            error.add_note(f"In metadata[{self.date_key!r}] of document {document_key(document)}.")
+            raise
+        return float(0.5 ** (age / self.half_life))
+
+
+def half_life_of(decay_rate: float) -> timedelta:
+    """Return the half-life of a `decay_rate` an hour, as LangChain's class takes it.
+
+    Raises:
+        ValueError: If the rate is not between 0 and 1: nothing would decay, or all at once.
+    """
+    if not 0 < decay_rate < 1:
+        raise ValueError(f"decay_rate must be above 0 and below 1, got {decay_rate}.")
+    return HOUR * (math.log(0.5) / math.log1p(-decay_rate))
+
+
+def read_date(value: object) -> datetime:
+    """Read a date of a document's metadata.
+
+    Args:
+        value: Text in ISO 8601, seconds since 1970, or a `date` or `datetime`.
+
+    Returns:
+        The moment in UTC; what has no time zone is in UTC already.
+
+    Raises:
+        ValueError: If it is none of these.
+    """
+    try:
+        if isinstance(value, str):
+            return _in_utc(datetime.fromisoformat(value))
+        if isinstance(value, datetime):
+            return _in_utc(value)
+        if isinstance(value, date):
+            return datetime.combine(value, time(), UTC)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value < LATEST_EPOCH:
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=value)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(
+        f"Not a date: {value!r:.60}. It must be text such as 2026-05-01 or 2026-05-01T09:30:00Z, "
+        "or seconds (not milliseconds) since 1970."
+    )
+
+
+def _in_utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _scores(candidates: Sequence[Document], retriever: str) -> list[float]:
+    scores = []
+    for candidate in candidates:
+        score = latest_score(candidate)
+        if score is None or not math.isfinite(score):
+            raise ValueError(
+                f"base_retriever ({retriever}) returned a document whose score is {score} (its "
+                f"metadata has: {list(candidate.metadata)}). Use a retriever that writes its score."
+            )
+        scores.append(score)
+    return scores
+
+
+def _min_max(scores: Sequence[float]) -> list[float]:
+    low, high = min(scores), max(scores)
+    # Equal scores say nothing about the order; the dates then decide alone.
+    return [(score - low) / (high - low) if high > low else 1.0 for score in scores]
