@@ -98,6 +98,7 @@ def test_every_class_named_as_ours_exists() -> None:
         "MultiQueryRetriever",
         "RerankRetriever",
         "HuggingFaceCrossEncoder",
+        "MergerRetriever",
     }
     assert all(inspect.isclass(getattr(retrievers, name)) for name in ours)
 

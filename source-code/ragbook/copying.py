@@ -39,7 +39,7 @@ RETIRED = {
     "LLMChainExtractor": "llm_compressors",
     "LLMChainFilter": "llm_compressors",
     "LongContextReorder": "reorder",
-    "MergerRetriever": "ensemble",
+    "MergerRetriever": "merger",
     "MultiVectorRetriever": "parent_document",
     "VectorStoreRetriever": "dense",
 }

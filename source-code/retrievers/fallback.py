@@ -29,7 +29,11 @@ State = Literal["closed", "open", "half-open"]
 
 
 class SourceUnavailableError(RuntimeError):
-    """A source did not answer in time, or was not asked because it has failed too often."""
+    """A source did not answer in time, or was passed over because it has failed too often."""
+
+    def __init__(self, message: str, passed_over: bool = False) -> None:
+        super().__init__(message)
+        self.passed_over = passed_over
 
 
 class FallbackRetriever(BaseRetriever):
@@ -186,8 +190,12 @@ class _Course:
     def failed(self, name: str, error: Exception) -> dict[str, str]:
         """Note a failure, and return what the trace says of it."""
         self._failures.append((name, error))
-        logger.warning("Source %s failed, going on to the next: %r", name, error)
-        return {"source": name, "outcome": "failed", "error": repr(error)}
+        passed_over = isinstance(error, SourceUnavailableError) and error.passed_over
+        outcome, level = (
+            ("passed over", logging.INFO) if passed_over else ("failed", logging.WARNING)
+        )
+        logger.log(level, "Source %s %s: %r", name, outcome, error)
+        return {"source": name, "outcome": outcome, "error": repr(error)}
 
     def answered(self, name: str, found: list[Document]) -> dict[str, str] | None:
         """Note an answer, and return what the trace says of it if it does not end the query."""
@@ -257,8 +265,8 @@ class _Circuit:
         with self._lock:
             if self._left >= max_left:
                 raise SourceUnavailableError(
-                    f"It was passed over: {self._left} threads still wait for it. Give the source "
-                    "a time limit of its own."
+                    f"{self._left} threads still wait for it. Give it a time limit of its own.",
+                    True,
                 )
             if self._opened is None:
                 return
@@ -266,8 +274,8 @@ class _Circuit:
                 self._probe = call
                 return
             raise SourceUnavailableError(
-                f"It was passed over: its circuit opened after {self._failures} failures, the last "
-                f"of which was {self._last}."
+                f"Its circuit opened after {self._failures} failures, the last was {self._last}.",
+                True,
             )
 
     def _failed(self, call: object, error: Exception, threshold: int) -> None:
