@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 
@@ -26,11 +27,15 @@ import retrievers
 from helpers import ListRetriever, doc
 from retrievers import (
     AdaptiveFusionRetriever,
+    CachedRetriever,
     FeedbackQueryRewriter,
+    MMRRetriever,
     MultiQueryRetriever,
+    PermissionFilteredRetriever,
     RerankRetriever,
     RRFEnsembleRetriever,
     ScoreFusionRetriever,
+    TimeWeightedRetriever,
 )
 
 QUESTION = "Where does the otter sleep?"
@@ -120,6 +125,21 @@ def feedback(child: BaseRetriever) -> BaseRetriever:
     return MultiQueryRetriever(retriever=good(), llm=FeedbackQueryRewriter(child))
 
 
+def permission(child: BaseRetriever) -> BaseRetriever:
+    """Of a user who may see everything that the children here return."""
+    visible = {*"abcde", "good", *(f"otter{n}" for n in range(10_000))}
+    return PermissionFilteredRetriever(base_retriever=child, visible_ids=visible, k=20)
+
+
+def time_weighted(child: BaseRetriever) -> BaseRetriever:
+    return TimeWeightedRetriever(base_retriever=child, top_n=20)
+
+
+def mmr(child: BaseRetriever) -> BaseRetriever:
+    embeddings = DeterministicFakeEmbedding(size=4)
+    return MMRRetriever(base_retriever=child, embeddings=embeddings, top_n=20)
+
+
 COMPOSITES: dict[str, Composite] = {
     "RRFEnsembleRetriever": Composite(fusion(RRFEnsembleRetriever)),
     "RRFEnsembleRetriever, skip": Composite(
@@ -138,6 +158,10 @@ COMPOSITES: dict[str, Composite] = {
     "MultiQueryRetriever, rrf": Composite(partial(multi_query, fusion="rrf")),
     "MultiQueryRetriever, skip": Composite(partial(multi_query, on_error="skip")),
     "MultiQueryRetriever, feedback": Composite(feedback),
+    "PermissionFilteredRetriever": Composite(permission, merges=False),
+    "CachedRetriever": Composite(lambda child: CachedRetriever(retriever=child), merges=False),
+    "TimeWeightedRetriever": Composite(time_weighted, merges=False, needs_scores=True),
+    "MMRRetriever": Composite(mmr, merges=False),
 }
 
 every_composite = pytest.mark.parametrize("composite", COMPOSITES.values(), ids=list(COMPOSITES))
