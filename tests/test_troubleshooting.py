@@ -49,11 +49,14 @@ from ragbook.profiles import (
     _load_embeddings,
     get_profile,
 )
+from ragbook.servers import SearchServer
 from ragbook.vectorstore import build_vectorstore, clean_metadata
 from retrievers import (
     AdaptiveFusionRetriever,
     BM25Retriever,
     DenseRetriever,
+    FallbackRetriever,
+    HttpApiRetriever,
     MultiQueryRetriever,
     PermissionFilteredRetriever,
     RerankRetriever,
@@ -774,3 +777,44 @@ def test_a_part_of_the_profile_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
     console = Console(record=True, width=100, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(report.profile_table("llamacpp"))
     assert "lacks a part" in console.export_text()
+
+
+def test_status_200_but_no_json() -> None:
+    with SearchServer(BIRDS) as service, service.faulty(html=True):
+        response = httpx.get(f"{service.url}/search", params={"q": "kite"})
+        assert response.status_code == 200
+        with pytest.raises(ValueError, match=r"Expecting value: line 1 column 1"):
+            response.json()
+
+        search = HttpApiRetriever(base_url=service.url)
+        with pytest.raises(RuntimeError, match=r"status 200, but no JSON .*'text/html'"):
+            search.invoke("kite")
+        service.heal()
+        assert texts(search.invoke("kite")) == ["The red kite circles above open fields."]
+
+
+def test_the_time_limit_of_a_request_does_not_end_it() -> None:
+    with SearchServer(BIRDS) as service, service.faulty(slow_body=0.012):
+        # Twenty parts, each within the limit, are more than twice the limit together.
+        response = httpx.get(f"{service.url}/search", params={"q": "kite"}, timeout=0.1)
+        assert response.json()["results"]
+
+        search = HttpApiRetriever(base_url=service.url, deadline=0.1, read_timeout=0.1)
+        with pytest.raises(RuntimeError, match="no whole answer within the deadline"):
+            search.invoke("kite")
+
+
+def test_a_service_that_is_down_slows_every_question() -> None:
+    local = BM25Retriever.from_documents(BIRDS)
+    with SearchServer(BIRDS) as service, service.faulty(slow_first_byte=60):
+        search = HttpApiRetriever(base_url=service.url, attempts=1, read_timeout=0.05)
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="nothing was sent"):
+                search.invoke("kite")
+        assert service.counters.requests == 3
+
+        service.forget()
+        retriever = FallbackRetriever(retrievers=[search, local], failure_threshold=1)
+        for _ in range(3):
+            assert len(retriever.invoke("kite")) == 1
+        assert service.counters.requests == 1
