@@ -16,6 +16,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_text_splitters import RecursiveCharacterTextSplitter
 
 import retrievers
 from helpers import doc
@@ -98,6 +99,14 @@ def test_every_class_named_as_ours_exists() -> None:
         "MultiQueryRetriever",
         "RerankRetriever",
         "HuggingFaceCrossEncoder",
+        "ContextualCompressionRetriever",
+        "DocumentCompressorPipeline",
+        "EmbeddingsFilter",
+        "LLMExtractor",
+        "LLMFilter",
+        "ParentDocumentRetriever",
+        "ReorderRetriever",
+        "TimeWeightedRetriever",
         "MergerRetriever",
     }
     assert all(inspect.isclass(getattr(retrievers, name)) for name in ours)
@@ -134,10 +143,12 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
         doc("Chemistry is the study of matter.", "c"),
     ]
     store = InMemoryVectorStore.from_documents(documents, DeterministicFakeEmbedding(size=8))
-    llm = FakeListChatModel(responses=["the chemistry of the body\nexercise and the body"])
+    reply = "the chemistry of the body\nexercise and the body\nChemistry is the study of matter."
+    llm = FakeListChatModel(responses=[reply])
+    splitter = RecursiveCharacterTextSplitter(chunk_size=30, chunk_overlap=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield {"documents": documents, "store": store, "llm": llm}
+        yield {"documents": documents, "store": store, "llm": llm, "splitter": splitter}
 
 
 def test_every_example_runs_in_the_order_of_the_page(reader: dict[str, Any]) -> None:
