@@ -41,6 +41,7 @@ RETIRED = {
     "LongContextReorder": "reorder",
     "MergerRetriever": "merger",
     "MultiVectorRetriever": "parent_document",
+    "TimeWeightedVectorStoreRetriever": "time_weighted",
     "VectorStoreRetriever": "dense",
 }
 """LangChain's names for what a file here replaces, where ours is another."""
