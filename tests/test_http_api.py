@@ -37,6 +37,12 @@ KEY = "an0ther-key"
 SCORED = JsonMapping(score="/score", metadata={"title": "/title", "lang": "/metadata/lang"})
 
 
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def server() -> Iterator[SearchServer]:
     with SearchServer(KITES) as running:
@@ -641,10 +647,14 @@ async def test_a_next_page_elsewhere_does_not_get_the_token(
     assert private.counters.requests == 2
 
 
-async def test_a_next_page_of_a_wrong_type_is_an_error(server: SearchServer) -> None:
-    server.faults.rewrite = lambda body: {**body, "next": ["x"]}
-    error = await both_fail(client(server, paging=Paging(url="/next"), k=50))
-    assert "'/next' is a list (expected: a string)" in str(error)
+@pytest.mark.parametrize(("value", "kind"), [(["x"], "a list"), (True, "true or false")])
+async def test_a_next_page_of_a_wrong_type_is_an_error(
+    server: SearchServer, value: Any, kind: str
+) -> None:
+    server.faults.rewrite = lambda body: {**body, "next": value}
+    for paging in (Paging(url="/next"), Paging(cursor="/next")):
+        error = await both_fail(client(server, paging=paging, k=50))
+        assert f"'/next' is {kind} (expected: a string)" in str(error)
 
 
 async def test_a_page_that_fails_fails_the_query(server: SearchServer) -> None:

@@ -485,7 +485,7 @@ class _Search:
         following = answer.link if paging.link else _at(answer.body, pointer)
         if following in (_MISSING, None, "", False):
             return None
-        if not isinstance(following, str | int):
+        if not isinstance(following, str | int) or following is True:
             self._fail(_wrong(pointer, following, "a string"), COMPARE)
         if paging.cursor is not None:
             return _Page(page.url, {**parameters, paging.parameter: following})
