@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import functools
 import importlib
 import json
 import operator
@@ -29,11 +30,15 @@ import pytest
 from langchain_chroma import Chroma
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
+from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_core.language_models import FakeListChatModel
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.stores import InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_ollama import ChatOllama
+from langchain_text_splitters import RecursiveCharacterTextSplitter
 from ollama_server import OllamaServer, serve
+from pydantic import PrivateAttr
 from rank_bm25 import BM25Okapi
 from rich.console import Console
 
@@ -54,16 +59,22 @@ from ragbook.vectorstore import build_vectorstore, clean_metadata
 from retrievers import (
     AdaptiveFusionRetriever,
     BM25Retriever,
+    CachedRetriever,
     DenseRetriever,
     FallbackRetriever,
     HttpApiRetriever,
+    LLMExtractor,
+    LLMFilter,
     MultiQueryRetriever,
+    ParentDocumentRetriever,
     PermissionFilteredRetriever,
     RerankRetriever,
     RRFEnsembleRetriever,
     ScoreFusionRetriever,
     ThresholdRetriever,
+    parent_document,
 )
+from retrievers.cached import CacheInfo
 from retrievers.documents import latest_score
 from retrievers.multi_query import parse_queries
 
@@ -71,6 +82,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from langchain_classic.retrievers import EnsembleRetriever, MergerRetriever
     from langchain_classic.retrievers import MultiQueryRetriever as OldMultiQueryRetriever
+    from langchain_classic.retrievers import ParentDocumentRetriever as OldParentDocumentRetriever
+    from langchain_classic.retrievers.document_compressors import LLMChainExtractor, LLMChainFilter
     from langchain_community.retrievers import BM25Retriever as OldBM25Retriever
 
 ROOT = Path(__file__).parents[1]
@@ -713,6 +726,57 @@ def thinking_server() -> Iterator[str]:
         http.server_close()
 
 
+def test_ambiguous_response_both_yes_and_no_in_received() -> None:
+    documents = [doc("Owls hunt mice.", "a")]
+    chats = FakeListChatModel(responses=["YES or NO? It depends."])
+    with pytest.raises(ValueError, match="Ambiguous response. Both YES and NO in received"):
+        LLMChainFilter.from_llm(chats).compress_documents(documents, "owls?")
+    says_neither = FakeListChatModel(responses=["It depends."])
+    assert LLMChainFilter.from_llm(says_neither).compress_documents(documents, "owls?") == []
+
+    for model in (chats, says_neither):
+        assert texts(LLMFilter(llm=model).compress_documents(documents, "owls?")) == texts(
+            documents
+        )
+
+
+def test_a_compressed_passage_says_what_the_document_does_not() -> None:
+    documents = [doc("Owls hunt mice. They nest in trees.", "a", source="owls.txt")]
+    inventive = FakeListChatModel(responses=["Sure! Owls hunt mice. They also hunt bears."])
+    (old,) = LLMChainExtractor.from_llm(inventive).compress_documents(documents, "owls?")
+    assert "bears" in old.page_content
+    assert old.metadata["source"] == "owls.txt"
+
+    (new,) = LLMExtractor(llm=inventive).compress_documents(documents, "owls?")
+    assert new.page_content == "Owls hunt mice."
+
+
+def test_the_docstore_has_no_document_for_parent_id() -> None:
+    pieces = InMemoryVectorStore(DeterministicFakeEmbedding(size=4))
+    splitter = RecursiveCharacterTextSplitter(chunk_size=20, chunk_overlap=0)
+    settings: dict[str, Any] = {"vectorstore": pieces, "child_splitter": splitter}
+    documents = [doc("Owls hunt mice at night.", "manual")]
+    OldParentDocumentRetriever(docstore=InMemoryStore(), **settings).add_documents(documents)
+    after_restart = OldParentDocumentRetriever(docstore=InMemoryStore(), **settings)
+    assert after_restart.invoke("owls?") == []
+
+    pieces.delete(list(pieces.store))
+    parent_document.add_documents(documents, docstore=InMemoryStore(), **settings)
+    search, empty = DenseRetriever(vectorstore=pieces, k=9), InMemoryStore()
+    after_restart = ParentDocumentRetriever(base_retriever=search, docstore=empty)
+    with pytest.raises(
+        LookupError, match=r"The docstore has no document for parent_id \['manual'\]"
+    ):
+        after_restart.invoke("owls?")
+    after_restart.on_missing = "child"
+    assert {d.metadata["parent_id"] for d in after_restart.invoke("owls?")} == {"manual"}
+
+    count = len(pieces.store)
+    parent_document.add_documents(documents, docstore=empty, **settings)
+    assert len(pieces.store) == count
+    assert texts(after_restart.invoke("owls?")) == texts(documents)
+
+
 @pytest.mark.usefixtures("no_proxy")
 def test_the_answer_is_empty() -> None:
     with thinking_server() as url:
@@ -818,3 +882,88 @@ def test_a_service_that_is_down_slows_every_question() -> None:
         for _ in range(3):
             assert len(retriever.invoke("kite")) == 1
         assert service.counters.requests == 1
+
+
+# Caching
+
+
+def tenants_plans() -> dict[str, BaseRetriever]:
+    store = InMemoryVectorStore(DeterministicFakeEmbedding(size=4))
+    store.add_documents([doc(f"The plan of {name}.", tenant=name) for name in ("acme", "bell")])
+    return {
+        name: DenseRetriever(vectorstore=store, filter={"tenant": name})
+        for name in ("acme", "bell")
+    }
+
+
+def test_one_user_gets_another_user_s_documents_from_the_cache() -> None:
+    plans, user = tenants_plans(), "acme"
+
+    @functools.cache
+    def naive(question: str) -> list[str]:
+        return texts(plans[user].invoke(question))
+
+    assert naive("plan") == ["The plan of acme."]
+    user = "bell"
+    assert naive("plan") == ["The plan of acme."]
+
+    first = CachedRetriever(retriever=plans["acme"])
+    second = first.model_copy(update={"retriever": plans["bell"]})  # keeps its entries beside
+    assert texts(first.invoke("plan")) == ["The plan of acme."]
+    assert texts(second.invoke("plan")) == ["The plan of bell."]
+
+
+def test_the_cache_never_has_a_hit() -> None:
+    class CountsInTheOpen(ListRetriever):
+        calls: int = 0
+
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            self.calls += 1
+            return self.documents
+
+    class CountsInPrivate(ListRetriever):
+        _calls: int = PrivateAttr(default=0)
+
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            self._calls += 1
+            return self.documents
+
+    def asked_three_times(retriever: BaseRetriever) -> CacheInfo:
+        cached = CachedRetriever(retriever=retriever)
+        for _ in range(3):
+            cached.invoke("kite")
+        return cached.info()
+
+    assert asked_three_times(CountsInTheOpen(documents=BIRDS)).bypassed == 3
+    assert asked_three_times(CountsInPrivate(documents=BIRDS)).hits == 2
+
+    dense = CachedRetriever(retriever=tenants_plans()["acme"])
+    dense.invoke("plan", filter=lambda document: True)
+    assert dense.info().bypassed == 1
+    dense.invoke("plan", filter={"tenant": "acme"})
+    dense.invoke("plan", filter={"tenant": "acme"})
+    assert dense.info().hits == 1
+
+
+def test_a_redis_is_shared_and_the_retriever_does_not_tell_who_may_see_what() -> None:
+    pytest.importorskip("redis")
+    options: Any = {"redis_url": "redis://127.0.0.1:1/0", "namespace": "plans-1"}
+    dense = tenants_plans()["acme"]
+    with pytest.raises(ValueError, match="A Redis is shared, and retriever.vectorstore"):
+        CachedRetriever(retriever=dense, **options)
+    CachedRetriever(retriever=dense, visible_to=["plans", "acme"], **options)
+
+
+def test_redis_cannot_be_reached_searching_without_a_cache(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("redis")
+    cached = CachedRetriever(
+        retriever=tenants_plans()["acme"],
+        redis_url="redis://127.0.0.1:1/0",  # nothing listens on port 1
+        namespace="plans-1",
+        visible_to="acme",
+    )
+    for _ in range(3):
+        assert texts(cached.invoke("plan")) == ["The plan of acme."]
+    assert caplog.text.count("Redis cannot be reached (ConnectionError): searching without") == 1
