@@ -18,6 +18,7 @@ from ragbook.plots import (
     quality_plot,
     rank_flow_plot,
     save_svg,
+    strip_plot,
 )
 
 
@@ -55,6 +56,7 @@ VECTORS = np.random.default_rng(0).normal(size=(4, 8))
         lambda: rank_flow_plot(STAGES),
         lambda: match_plot(["kite"], ["red", "kite"], [[0.2, 0.9]]),
         lambda: map_plot(DOCUMENTS, VECTORS, "Where?", VECTORS[0], ["a"]),
+        lambda: strip_plot({"dense": {"yes": [0.5], "no": []}}, "score"),
     ],
 )
 def test_a_figure_is_the_same_svg_each_time_with_a_title(draw: object, tmp_path: Path) -> None:
@@ -105,6 +107,17 @@ def test_the_match_plot_keeps_the_nearest_pieces_in_their_order_and_writes_the_b
     assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "d"]
     written = {text.get_text(): tuple(text.get_position()) for text in axes.texts}
     assert written == {"0.90": (1, 0), "0.80": (0, 1)}
+
+
+def test_a_strip_has_every_value_in_its_row_and_a_series_beside_the_other() -> None:
+    rows = {"dense": {"yes": [0.5, 0.7], "no": [0.1]}, "bm25": {"yes": [2.0], "no": []}}
+    axes = strip_plot(rows, "score").axes[0]
+    yes, no = axes.lines
+    assert list(yes.get_xdata()) == [0.5, 0.7, 2.0]
+    assert list(np.round(yes.get_ydata())) == [0, 0, 1]
+    assert list(no.get_xdata()) == [0.1]
+    assert yes.get_ydata()[0] < 0 < no.get_ydata()[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["dense", "bm25"]
 
 
 def test_a_line_has_its_pattern_s_colour_and_others_one_that_is_free() -> None:

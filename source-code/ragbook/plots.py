@@ -274,6 +274,38 @@ def line_plot(
     return figure
 
 
+def strip_plot(rows: Mapping[str, Mapping[str, Sequence[float]]], x_label: str) -> Figure:
+    """Draw where values lie: a row for each group, and in it a line of marks for each series.
+
+    Args:
+        rows: Name of the row to name of the series to its values, from top to bottom. All rows have
+            the same series.
+        x_label: What the values are.
+    """
+    figure, axes = _figure(1, 1, width=6.8, height=0.62 * len(rows) + 1.0)
+    series = list(next(iter(rows.values())))
+    shifts = np.linspace(-0.18, 0.18, len(series)) if len(series) > 1 else [0.0]
+    for name, shift, colour, marker in zip(series, shifts, COLOURS.values(), cycle("os^Dv")):
+        points = [(x, place + shift) for place, row in enumerate(rows.values()) for x in row[name]]
+        axes.plot(
+            *np.array(points, float).reshape(-1, 2).T,
+            marker,
+            color=colour,
+            alpha=0.6,
+            markersize=6,
+            markeredgewidth=0,
+            linestyle="",
+            label=name,
+        )
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel(x_label)
+    axes.legend(
+        frameon=False, labelcolor=GREY, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4
+    )
+    return figure
+
+
 def save_svg(figure: Figure, path: Path, description: str) -> None:
     """Write a figure as SVG: transparent, the same bytes each time, with a title for readers who
     cannot see it."""
