@@ -22,16 +22,21 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
+from langchain_core.stores import InMemoryStore
 
 import retrievers
 from helpers import ListRetriever, doc
 from retrievers import (
     AdaptiveFusionRetriever,
     CachedRetriever,
+    ContextualCompressionRetriever,
+    CrossEncoderFilter,
     FeedbackQueryRewriter,
     MMRRetriever,
     MultiQueryRetriever,
+    ParentDocumentRetriever,
     PermissionFilteredRetriever,
+    ReorderRetriever,
     RerankRetriever,
     RRFEnsembleRetriever,
     ScoreFusionRetriever,
@@ -140,6 +145,22 @@ def mmr(child: BaseRetriever) -> BaseRetriever:
     return MMRRetriever(base_retriever=child, embeddings=embeddings, top_n=20)
 
 
+def compression(child: BaseRetriever) -> BaseRetriever:
+    compressor = CrossEncoderFilter(cross_encoder=ByLength(), top_n=10_000)
+    return ContextualCompressionRetriever(base_retriever=child, compressor=compressor)
+
+
+def reorder(child: BaseRetriever) -> BaseRetriever:
+    return ReorderRetriever(base_retriever=child)
+
+
+def parent_document(child: BaseRetriever) -> BaseRetriever:
+    """Of children that have no parents, as none of the documents here has."""
+    return ParentDocumentRetriever(
+        base_retriever=child, docstore=InMemoryStore(), on_missing="child"
+    )
+
+
 COMPOSITES: dict[str, Composite] = {
     "RRFEnsembleRetriever": Composite(fusion(RRFEnsembleRetriever)),
     "RRFEnsembleRetriever, skip": Composite(
@@ -162,6 +183,9 @@ COMPOSITES: dict[str, Composite] = {
     "CachedRetriever": Composite(lambda child: CachedRetriever(retriever=child), merges=False),
     "TimeWeightedRetriever": Composite(time_weighted, merges=False, needs_scores=True),
     "MMRRetriever": Composite(mmr, merges=False),
+    "ContextualCompressionRetriever": Composite(compression, merges=False),
+    "ReorderRetriever": Composite(reorder, merges=False),
+    "ParentDocumentRetriever": Composite(parent_document, merges=False),
 }
 
 every_composite = pytest.mark.parametrize("composite", COMPOSITES.values(), ids=list(COMPOSITES))
