@@ -144,6 +144,39 @@ threading.Thread(target=server.serve_forever, daemon=True).start()
 search = HttpApiRetriever(base_url=f"http://127.0.0.1:{server.server_port}")
 assert ids(search.invoke("kite")) == ["a"]
 """,
+    "sql": """
+import sqlite3
+from app.sql import SqlMetadataEnricher, SqlRetriever
+with sqlite3.connect("notes.db") as notes:
+    notes.execute("CREATE TABLE notes (id TEXT PRIMARY KEY, text TEXT)")
+    notes.execute("INSERT INTO notes VALUES ('a', 'red kite')")
+search = SqlRetriever(database="sqlite:///notes.db", table="notes", metadata_columns=["text"])
+search.create_index()
+assert ids(search.invoke("kites")) == ["a"]
+joined = SqlMetadataEnricher(base_retriever=Fixed(found=[A, B]), database="sqlite:///notes.db",
+    table="notes", id_column="id", columns=["text"])
+assert [d.metadata["in_database"] for d in joined.invoke("q")] == [True, False]
+""",
+    "faiss_store": """
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from app.faiss_store import FaissStore
+store = FaissStore.from_documents([A, B], DeterministicFakeEmbedding(size=16))
+store.save_local("saved")
+loaded = FaissStore.load_local("saved", DeterministicFakeEmbedding(size=16))
+assert ids(loaded.similarity_search("blue heron", k=1)) == ["b"]
+""",
+    "knowledge_base": """
+import sqlite3
+from app.knowledge_base import TicketKnowledgeRetriever
+with sqlite3.connect("desk.db") as desk:
+    desk.execute("CREATE TABLE tickets (doc_id TEXT, team TEXT, title, status, updated)")
+    desk.execute("INSERT INTO tickets VALUES ('a', 'x', 'Kite', 'solved', '2026-11-30')")
+    desk.execute("CREATE TABLE members (user_name TEXT, team TEXT)")
+    desk.execute("INSERT INTO members VALUES ('ada', 'x')")
+legs = {"vectors": Fixed(found=[A, B]), "search": Fixed(found=[B])}
+mine = TicketKnowledgeRetriever(**legs, database="sqlite:///desk.db", user="ada")
+assert ids(mine.invoke("q")) == ["a"]
+""",
     "feedback": """
 from app.feedback import FeedbackQueryRewriter
 assert FeedbackQueryRewriter(Fixed(found=[])).invoke("kite") == []

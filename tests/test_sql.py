@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import traceback
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -38,6 +39,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    Uuid,
     create_engine,
     func,
     literal_column,
@@ -739,6 +741,31 @@ def test_numbers_as_ids_are_found_by_strings(database: Database) -> None:
     joined = enriched(database, found).invoke("q")
     titles = [d.metadata.get("title") for d in joined]
     assert titles == ["t17", None, "t7", None, None]
+
+
+def test_ids_of_other_types_are_found_by_strings(database: Database) -> None:
+    one, two = uuid.UUID(int=1), uuid.UUID(int=2)
+    fill(
+        database,
+        [{"id": one, "title": "first"}, {"id": two, "title": "second"}],
+        notes(id_type=Uuid()),
+    )
+    name = two.hex if database.name == "sqlite" else str(two)  # SQLite has no such type
+    found = [doc("", name), doc("", "no uuid")]
+    assert [d.metadata.get("title") for d in enriched(database, found).invoke("q")] == [
+        "second",
+        None,
+    ]
+    decimals = notes("decimals", id_type=Numeric(10, 0))
+    fill(database, [{"id": Decimal(7), "title": "seven"}], decimals)
+    joined = enriched(database, [doc("", "7"), doc("", "x")], table="decimals").invoke("q")
+    assert [d.metadata.get("title") for d in joined] == ["seven", None]
+
+
+def test_sqlite_columns_without_a_type_hold_strings(lite: Database) -> None:
+    lite.run("CREATE TABLE bare (id, title)", "INSERT INTO bare VALUES ('a', 'A')")
+    (joined,) = enriched(lite, [doc("", "a")], table="bare", columns=["title"]).invoke("q")
+    assert joined.metadata["title"] == "A"
 
 
 def test_many_ids_are_asked_for_in_parts(

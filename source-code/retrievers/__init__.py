@@ -18,6 +18,7 @@ _HOME = {
     "DocumentCompressorPipeline": "compression",
     "EchoRetriever": "echo",
     "EmbeddingsFilter": "compressors",
+    "FaissStore": "faiss_store",
     "FallbackRetriever": "fallback",
     "FeedbackQueryRewriter": "feedback",
     "HttpApiRetriever": "http_api",
@@ -35,8 +36,11 @@ _HOME = {
     "RerankRetriever": "rerank",
     "ScoreFusionRetriever": "score_fusion",
     "SentenceWindow": "compressors",
+    "SqlMetadataEnricher": "sql",
+    "SqlRetriever": "sql",
     "TenantScopedRetriever": "tenant",
     "ThresholdRetriever": "threshold",
+    "TicketKnowledgeRetriever": "knowledge_base",
     "TimeWeightedRetriever": "time_weighted",
 }
 

@@ -43,7 +43,7 @@ from sqlalchemy.dialects.postgresql import TSQUERY
 from sqlalchemy.engine import URL, Connection, Engine, Row
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, NoSuchTableError, SQLAlchemyError
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
-from sqlalchemy.types import String, Text, TypeEngine
+from sqlalchemy.types import Integer, Numeric, String, Text, TypeEngine, Uuid
 
 from .documents import ainvoke_child, check_count, check_query, copied, invoke_child, write_score
 
@@ -353,9 +353,9 @@ def column_type(engine: Engine, name: str, column_name: str, asker: str) -> Type
             raise SqlError(
                 f"{asker} found no column {column_name!r} there, only {', '.join(sorted(found))}."
             )
-        # The databases' own kinds of strings bind as any string does.
-        string = isinstance(found[column_name], String)
-        known[name, column_name] = String() if string else found[column_name]
+        kinds = (Integer, Uuid) if engine.dialect.name == "sqlite" else (Integer, Uuid, Numeric)
+        kind = found[column_name]
+        known[name, column_name] = kind if isinstance(kind, kinds) else String()
     return known[name, column_name]
 
 
@@ -364,12 +364,11 @@ def ids_in_parts(names: Iterable[str | None], type_: TypeEngine[Any]) -> Iterato
 
     What the column cannot hold, such as a name where it has numbers, is in no row and is left out.
     """
-    convert = getattr(type_, "python_type", str)
     values: dict[Any, None] = {}
     for name in names:
         try:
-            value = convert(name) if name and "\0" not in name else None
-        except (TypeError, ValueError):
+            value: Any = type_.python_type(name) if name and "\0" not in name else None
+        except (ValueError, ArithmeticError):
             continue
         if value is not None and not (isinstance(value, int) and abs(value) >= 2**63):
             values[value] = None
