@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
 
-from helpers import doc
+from helpers import FailingRetriever, doc
 from ragbook.chains import NO_ANSWER
 from ragbook.collection import Collection
+from retrievers import CachedRetriever
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
+import callers
 import candidates
 import context_size
 import methods
@@ -209,3 +213,40 @@ def test_context_sizes_are_compared_with_the_usual_one() -> None:
     assert (one["context"], one["right"], one["refused"]) == (0.5, 0.5, 0.5)
     assert one["right against 3"]["difference"] == -0.5
     assert (usual["context"], usual["right"], usual["refused"]) == (1.0, 1.0, 0.0)
+
+
+# 200 callers
+
+
+class Repeats(BaseRetriever):
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        return [doc(query)]
+
+
+def test_every_caller_asks_questions_that_repeat_and_are_the_same_in_each_run() -> None:
+    asked = callers.plan(["q1", "q2", "q3"], callers=4, asks=5)
+    assert [len(questions) for questions in asked] == [5] * 4
+    assert {question for questions in asked for question in questions} <= {"q1", "q2", "q3"}
+    assert asked == callers.plan(["q1", "q2", "q3"], callers=4, asks=5)
+
+
+@pytest.mark.parametrize("way", list(callers.WAYS))
+def test_each_question_is_searched_once_by_a_cold_cache_and_never_by_a_warm_one(way: str) -> None:
+    asked = callers.plan(["q1", "q2", "q3"], callers=20, asks=5)
+    assert callers.measure(Repeats(), asked, way)["searches"] == 100
+    cached = CachedRetriever(retriever=Repeats())
+    cold, warm = callers.measure(cached, asked, way), callers.measure(cached, asked, way)
+    assert (cold["searches"], warm["searches"]) == (3, 0)
+    assert 0 < cold["p50 ms"] <= cold["p99 ms"]
+    assert cold["requests/s"] > 0
+
+
+def test_a_row_is_the_median_of_its_rounds() -> None:
+    rounds = [{"requests/s": value, "searches": 3.0} for value in (5.0, 1.0, 2.0)]
+    assert callers.medians(rounds) == {"requests/s": 2.0, "searches": 3.0}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_request_that_fails_stops_the_run() -> None:
+    with pytest.raises(RuntimeError, match="2 of 2 requests failed"):
+        callers.measure(FailingRetriever(error=OSError("refused")), [["q"], ["q"]], "threads")

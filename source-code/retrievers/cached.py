@@ -47,6 +47,9 @@ FORMAT = 1
 REDIS_TIMEOUT = 0.25
 """Seconds to connect to Redis, and to wait for its answer: a slow cache is worse than none."""
 
+REDIS_CONNECTIONS = 64
+"""How many connections a process opens at most. More callers wait for one, which is no failure."""
+
 REDIS_RETRY_AFTER = 1.0
 """Seconds for which a Redis that failed is not asked again."""
 
@@ -475,8 +478,8 @@ class _Redis:
         try:
             pool = redis.BlockingConnectionPool.from_url(
                 url,
-                max_connections=32,
-                timeout=REDIS_TIMEOUT,
+                max_connections=REDIS_CONNECTIONS,
+                timeout=None,  # each is soon free again: what it waits for has a limit
                 socket_timeout=REDIS_TIMEOUT,
                 socket_connect_timeout=REDIS_TIMEOUT,
                 # At once and once, for the connections that a restart of Redis has closed.
