@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sqlite3
 import threading
 import tomllib
 import warnings
@@ -33,6 +34,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableLambda
 from langchain_core.stores import InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_ollama import ChatOllama
@@ -41,6 +43,8 @@ from ollama_server import OllamaServer, serve
 from pydantic import PrivateAttr
 from rank_bm25 import BM25Okapi
 from rich.console import Console
+from sqlalchemy import create_engine
+from sqlalchemy.pool import StaticPool
 
 from helpers import ListRetriever, doc, texts
 from ragbook.chains import CONTEXT_WINDOW, NO_ANSWER, answer_chain, estimate_tokens, format_context
@@ -61,6 +65,8 @@ from retrievers import (
     BM25Retriever,
     CachedRetriever,
     DenseRetriever,
+    EchoRetriever,
+    FaissStore,
     FallbackRetriever,
     HttpApiRetriever,
     LLMExtractor,
@@ -71,12 +77,15 @@ from retrievers import (
     RerankRetriever,
     RRFEnsembleRetriever,
     ScoreFusionRetriever,
+    SqlRetriever,
     ThresholdRetriever,
     parent_document,
 )
 from retrievers.cached import CacheInfo
 from retrievers.documents import latest_score
+from retrievers.faiss_store import StoreError
 from retrievers.multi_query import parse_queries
+from retrievers.sql import SqlError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -896,6 +905,33 @@ def tenants_plans() -> dict[str, BaseRetriever]:
     }
 
 
+def test_check_the_names_of_table_and_columns_and_make_the_index_once(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "desk.db") as desk:
+        desk.execute("CREATE TABLE tickets (id TEXT PRIMARY KEY, text TEXT)")
+        desk.execute("INSERT INTO tickets VALUES ('t1', 'The export stops.')")
+    retriever = SqlRetriever(database=f"sqlite:///{tmp_path / 'desk.db'}", table="tickets")
+    with pytest.raises(SqlError, match="no such table: tickets_fts.* make the index once"):
+        retriever.invoke("export")
+    retriever.create_index()
+    assert texts(retriever.invoke("export")) == ["The export stops."]
+
+
+def test_a_sqlite_database_in_memory_is_another_empty_one_in_each_thread() -> None:
+    with pytest.raises(ValueError, match="in memory is another, empty one in each thread"):
+        SqlRetriever(database="sqlite://", table="tickets")
+    one: Any = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
+    engine = create_engine("sqlite://", **one)
+    assert SqlRetriever(database=engine, table="tickets").database is engine
+
+
+def test_vectors_of_two_models_do_not_compare(tmp_path: Path) -> None:
+    model = DeterministicFakeEmbedding(size=8)
+    FaissStore.from_texts(["kite"], model, model_name="minilm").save_local(tmp_path)
+    with pytest.raises(StoreError, match="made with the model 'minilm', and this is 'bge-small'"):
+        FaissStore.load_local(tmp_path, model, model_name="bge-small")
+    assert len(FaissStore.load_local(tmp_path, model, model_name="minilm")) == 1
+
+
 def test_one_user_gets_another_user_s_documents_from_the_cache() -> None:
     plans, user = tenants_plans(), "acme"
 
@@ -967,3 +1003,40 @@ def test_redis_cannot_be_reached_searching_without_a_cache(
     for _ in range(3):
         assert texts(cached.invoke("plan")) == ["The plan of acme."]
     assert caplog.text.count("Redis cannot be reached (ConnectionError): searching without") == 1
+
+
+def test_an_argument_of_invoke_is_ignored() -> None:
+    birds = [doc("red kite"), doc("red owl")]
+    assert texts(ListRetriever(documents=birds).invoke("red", k=1)) == ["red kite", "red owl"]
+    assert len(ListRetriever(documents=birds, k=1).documents) == 2  # type: ignore[call-arg]
+
+    assert texts(EchoRetriever(documents=birds).invoke("red", k=1)) == ["red kite"]
+    with pytest.raises(ValueError, match="top_k"):
+        EchoRetriever(documents=birds, top_k=1)  # type: ignore[call-arg]
+
+
+def test_must_return_a_list_of_document_it_returned_nonetype() -> None:
+    class MyRetriever(BaseRetriever):
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> Any:
+            if query == "kite":
+                return [doc("red kite")]
+
+    assert MyRetriever().invoke("owl") is None  # type: ignore[comparison-overlap]
+
+    both = RRFEnsembleRetriever(retrievers=[MyRetriever()])
+    assert texts(both.invoke("kite")) == ["red kite"]
+    with pytest.raises(TypeError, match="MyRetriever must return a list of Document, it returned"):
+        both.invoke("owl")
+
+
+def test_input_should_be_a_valid_dictionary_or_instance_of_baseretriever() -> None:
+    function = RunnableLambda(lambda query: [doc("red kite")])
+    with pytest.raises(ValueError, match="Input should be a valid dictionary or instance of BaseR"):
+        RRFEnsembleRetriever(retrievers=[function])  # type: ignore[list-item]
+
+    class Wrapped(EchoRetriever):
+        def _search(self, query: str, count: int) -> list[Document]:
+            return function.invoke(query)[:count]
+
+    ensemble = RRFEnsembleRetriever(retrievers=[Wrapped(documents=[])])
+    assert texts(ensemble.invoke("kite")) == ["red kite"]

@@ -143,7 +143,13 @@ def tool_graph(
     from langgraph.graph import START, MessagesState, StateGraph
     from langgraph.prebuilt import ToolNode, tools_condition
 
-    model = chat_model.bind_tools(tools)
+    try:
+        model = chat_model.bind_tools(tools)
+    except NotImplementedError:
+        raise NotImplementedError(
+            f"{type(chat_model).__name__} calls no tools. Take a model that does, such as that of "
+            "the profile ollama, or let rules decide, as in retrieval_graph."
+        ) from None
     graph: Any = StateGraph(MessagesState)
     graph.add_node("model", itemgetter("messages") | model | (lambda reply: {"messages": [reply]}))
     graph.add_node("tools", ToolNode(tools))
