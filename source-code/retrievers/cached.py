@@ -205,8 +205,8 @@ class CachedRetriever(BaseRetriever):
                 found = tuple(map(copied, search()))
                 if self._key(query, options) != key:
                     return told("bypass", landing.give_nothing(found))
-                state.store.keep(key, found, generation)
-                return told("miss", landing.give(found))
+                state.store.keep(key, landing.give(found), generation)
+                return told("miss", found)
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **options: Any
@@ -248,8 +248,11 @@ class CachedRetriever(BaseRetriever):
                 found = tuple(map(copied, await search()))
                 if await self._akey(query, options) != key:
                     return await told("bypass", landing.give_nothing(found))
+                landing.give(
+                    found
+                )  # first, for those who wait if this is cancelled while it stores
                 await _off_the_loop(state.store, state.store.keep, key, found, generation)
-                return await told("miss", landing.give(found))
+                return await told("miss", found)
 
     def _state(self) -> _State:
         """Return the cache of this process: a forked one shares no lock, search or connection."""
@@ -286,7 +289,7 @@ class CachedRetriever(BaseRetriever):
     def _digest(self, query: str, options: Any, told: str, held: list[Any]) -> _Key:
         # The arguments come first, and are refused unless they are plain data.
         parts = [visibility_of(options, path="arguments"), visibility_of(self.visibility())]
-        if self.redis_url is None:  # for a copy of this cache, made around another retriever
+        if not self._state().store.waits:  # for a copy of this cache around another retriever
             parts.append(json.dumps(self._stand_in(held, "retriever", self.retriever)))
         text = json.dumps([FORMAT, query, *parts, told])
         return _Key(sha256(text.encode()).hexdigest(), tuple(held))
@@ -301,7 +304,7 @@ class CachedRetriever(BaseRetriever):
     def _stand_in(self, held: list[Any], path: str, value: Any) -> Any:
         """Return what stands in a key for a value that is not plain data, such as a store."""
         name = f"{type(value).__module__}.{type(value).__qualname__}"
-        if self.redis_url is None:
+        if not self._state().store.waits:
             held.append(value)  # what lives as long as the entry lends its identity to no other
             return [name, id(value)]
         if self.visible_to is None:
