@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import date, datetime
-from functools import partial
+from functools import lru_cache, partial
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 from langchain_core.stores import InMemoryStore
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import Engine
 
 import retrievers
 from helpers import ListRetriever, doc
@@ -31,7 +34,9 @@ from retrievers import (
     CachedRetriever,
     ContextualCompressionRetriever,
     CrossEncoderFilter,
+    FallbackRetriever,
     FeedbackQueryRewriter,
+    MergerRetriever,
     MMRRetriever,
     MultiQueryRetriever,
     ParentDocumentRetriever,
@@ -40,6 +45,8 @@ from retrievers import (
     RerankRetriever,
     RRFEnsembleRetriever,
     ScoreFusionRetriever,
+    SqlMetadataEnricher,
+    TicketKnowledgeRetriever,
     TimeWeightedRetriever,
 )
 
@@ -130,10 +137,41 @@ def feedback(child: BaseRetriever) -> BaseRetriever:
     return MultiQueryRetriever(retriever=good(), llm=FeedbackQueryRewriter(child))
 
 
+ALL_IDS = [*"abcde", "good", *(f"otter{n}" for n in range(10_000))]
+
+
 def permission(child: BaseRetriever) -> BaseRetriever:
     """Of a user who may see everything that the children here return."""
-    visible = {*"abcde", "good", *(f"otter{n}" for n in range(10_000))}
-    return PermissionFilteredRetriever(base_retriever=child, visible_ids=visible, k=20)
+    return PermissionFilteredRetriever(base_retriever=child, visible_ids=set(ALL_IDS), k=20)
+
+
+@lru_cache(maxsize=1)
+def database() -> Engine:
+    """A database with a row for everything that the children here return, all of one team."""
+    engine = create_engine(f"sqlite:///{mkdtemp()}/faults.db")
+    with engine.begin() as connection:
+        for table in ("tickets (doc_id TEXT PRIMARY KEY, team TEXT)", "members (user_name, team)"):
+            connection.execute(text(f"CREATE TABLE {table}"))
+        rows = [{"id": name} for name in ALL_IDS]
+        connection.execute(text("INSERT INTO tickets VALUES (:id, 'desk')"), rows)
+        connection.execute(text("INSERT INTO members VALUES ('ann', 'desk')"))
+    return engine
+
+
+def enricher(child: BaseRetriever) -> BaseRetriever:
+    return SqlMetadataEnricher(
+        base_retriever=child, database=database(), table="tickets", columns=["team"]
+    )
+
+
+def knowledge(child: BaseRetriever) -> BaseRetriever:
+    return TicketKnowledgeRetriever(
+        vectors=child, search=good(), database=database(), user="ann", columns=["team"], top_n=20
+    )
+
+
+def fallback(child: BaseRetriever, *others: BaseRetriever) -> BaseRetriever:
+    return FallbackRetriever(retrievers=[child, *others], failure_threshold=100)
 
 
 def time_weighted(child: BaseRetriever) -> BaseRetriever:
@@ -180,6 +218,16 @@ COMPOSITES: dict[str, Composite] = {
     "MultiQueryRetriever, skip": Composite(partial(multi_query, on_error="skip")),
     "MultiQueryRetriever, feedback": Composite(feedback),
     "PermissionFilteredRetriever": Composite(permission, merges=False),
+    "FallbackRetriever": Composite(fallback, merges=False),
+    "FallbackRetriever, two": Composite(
+        lambda child: fallback(child, good()), on_fault=("good",), merges=False
+    ),
+    "MergerRetriever": Composite(fusion(MergerRetriever)),
+    "MergerRetriever, skip": Composite(
+        fusion(MergerRetriever, on_error="skip"), on_fault=("good",)
+    ),
+    "SqlMetadataEnricher": Composite(enricher, merges=False),
+    "TicketKnowledgeRetriever": Composite(knowledge, on_fault=("good",)),
     "CachedRetriever": Composite(lambda child: CachedRetriever(retriever=child), merges=False),
     "TimeWeightedRetriever": Composite(time_weighted, merges=False, needs_scores=True),
     "MMRRetriever": Composite(mmr, merges=False),
