@@ -102,6 +102,7 @@ def test_every_class_named_as_ours_exists() -> None:
         "ContextualCompressionRetriever",
         "DocumentCompressorPipeline",
         "EmbeddingsFilter",
+        "FaissStore",
         "LLMExtractor",
         "LLMFilter",
         "ParentDocumentRetriever",

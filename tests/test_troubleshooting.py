@@ -12,9 +12,9 @@ import os
 import re
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
-import sqlite3
 import threading
 import tomllib
 import warnings
@@ -910,7 +910,7 @@ def test_check_the_names_of_table_and_columns_and_make_the_index_once(tmp_path: 
         desk.execute("CREATE TABLE tickets (id TEXT PRIMARY KEY, text TEXT)")
         desk.execute("INSERT INTO tickets VALUES ('t1', 'The export stops.')")
     retriever = SqlRetriever(database=f"sqlite:///{tmp_path / 'desk.db'}", table="tickets")
-    with pytest.raises(SqlError, match="no such table: tickets_fts.* make the index once"):
+    with pytest.raises(SqlError, match=r"no such table: tickets_fts.* make the index once"):
         retriever.invoke("export")
     retriever.create_index()
     assert texts(retriever.invoke("export")) == ["The export stops."]

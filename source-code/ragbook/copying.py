@@ -36,6 +36,7 @@ DISTRIBUTIONS = {
 RETIRED = {
     "CrossEncoderReranker": "rerank",
     "EnsembleRetriever": "ensemble",
+    "FAISS": "faiss_store",
     "LLMChainExtractor": "llm_compressors",
     "LLMChainFilter": "llm_compressors",
     "LongContextReorder": "reorder",
