@@ -17,9 +17,14 @@ from rich.console import Console
 from helpers import FailingRetriever, ListRetriever, doc, texts
 from ragbook.explain import Explanation, explain, json_lines, passages, tree
 from retrievers.bm25 import BM25Retriever
+from retrievers.cached import CachedRetriever
+from retrievers.compression import ContextualCompressionRetriever
+from retrievers.compressors import SentenceWindow
 from retrievers.ensemble import RRFEnsembleRetriever
+from retrievers.fallback import FallbackRetriever
 from retrievers.feedback import FeedbackQueryRewriter
 from retrievers.multi_query import MultiQueryRetriever
+from retrievers.permission import PermissionFilteredRetriever
 from retrievers.rerank import RerankRetriever
 
 DOCUMENTS = [
@@ -421,3 +426,46 @@ def test_metadata_that_is_no_list_of_stages_is_no_stage() -> None:
     found = [doc("otter", "a", retrieved_by="bm25"), doc("beaver", "b", retrieved_by=None)]
     (line,) = json_lines(explain(ListRetriever(documents=found), "otter"))
     assert [document["retrieved_by"] for document in json.loads(line)["documents"]] == [[], []]
+
+
+def test_a_fallback_says_which_source_failed_and_which_answered() -> None:
+    failing = FailingRetriever(error=OSError("gone"), name="wiki")
+    text = shown(explain(FallbackRetriever(retrievers=[failing, bm25()]), "otter"), 200)
+    title = line_of(text, "FallbackRetriever")
+    assert "all from retriever_2" in title
+    assert '"source": "wiki", "outcome": "failed"' in title
+    assert "OSError: gone" in text
+
+
+def test_a_cache_says_hit_or_miss_and_hides_no_candidate() -> None:
+    retriever = CachedRetriever(
+        retriever=RerankRetriever(base_retriever=hybrid(), cross_encoder=ByLength(), top_n=1)
+    )
+    first, second = (shown(explain(retriever, "otter")) for _ in range(2))
+    assert "cache: miss" in line_of(first, "CachedRetriever")
+    assert "third.txt#1" in first
+    assert "withheld" not in first
+    assert "cache: hit" in line_of(second, "CachedRetriever")
+    assert "RerankRetriever" not in second
+
+
+def test_a_permission_filter_is_explained_without_a_name_that_is_not_granted() -> None:
+    retriever = PermissionFilteredRetriever(
+        base_retriever=stacked(), visible_ids={"first.txt#1"}, trace_candidates=True
+    )
+    explanation = explain(RRFEnsembleRetriever(retrievers=[retriever, retriever]), "otter")
+    everything = shown(explanation, 160) + "\n".join(json_lines(explanation))
+    assert "(2 more withheld)" in everything
+    assert "second.txt" not in everything
+    assert "third.txt" not in everything
+
+
+def test_a_compression_says_from_how_many_characters_to_how_many() -> None:
+    window = SentenceWindow(cross_encoder=ByLength(), top_n=1, window=0)
+    found = [doc("An otter. It sleeps in a holt by the river.", "a"), doc("Beavers.", "b")]
+    retriever = ContextualCompressionRetriever(
+        base_retriever=ListRetriever(documents=found), compressor=window
+    )
+    title = line_of(shown(explain(retriever, "otter"), 160), "ContextualCompression")
+    assert "1 of 2 kept" in title
+    assert "43 -> " in title  # the first document's characters
