@@ -34,6 +34,10 @@ USES = {
 from app.documents import document_key
 assert document_key(A) != document_key(B)
 """,
+    "visibility": """
+from app.visibility import visibility_of
+assert visibility_of(Fixed(found=[1])) != visibility_of(Fixed(found=[2]))
+""",
     "bm25": """
 from app.bm25 import BM25Retriever
 assert ids(BM25Retriever.from_documents([A, B]).invoke("herons")) == ["b"]

@@ -27,14 +27,8 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables.config import run_in_executor
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
-from .documents import (
-    ainvoke_child,
-    avisibility_of,
-    check_query,
-    copied,
-    invoke_child,
-    visibility_of,
-)
+from .documents import ainvoke_child, check_query, copied, invoke_child
+from .visibility import avisibility_of, visibility_of
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +64,7 @@ class CachedRetriever(BaseRetriever):
     """Keep what another retriever found, and give it to those who ask the same and may see it.
 
     "The same" is the query to the letter, the per-call arguments, and everything that decides what
-    may be seen, as `documents.visibility_of` describes it: the retriever's settings, those of all
+    may be seen, as `visibility.visibility_of` describes it: the retriever's settings, those of all
     retrievers nested in it, and what their `visibility` methods say at this moment. So two tenants
     never share an entry, and a grant that is taken back is taken back at once. A retriever of your
     own that reads who is asking from elsewhere, such as a context variable, must say so in a
