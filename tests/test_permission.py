@@ -290,10 +290,13 @@ def test_a_function_can_tell_what_names_a_document() -> None:
 
 
 class Same(str):
+    """A string that claims to be any other, and b above all."""
+
     def __eq__(self, other: object) -> bool:
         return True
 
-    __hash__ = str.__hash__
+    def __hash__(self) -> int:
+        return hash("b")
 
 
 class Name(enum.StrEnum):
