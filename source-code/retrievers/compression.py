@@ -19,6 +19,7 @@ from .documents import (
     OnError,
     ainvoke_child,
     check_count,
+    check_documents,
     check_query,
     copied,
     invoke_child,
@@ -167,12 +168,5 @@ def _begin(documents: Sequence[Document], query: str) -> list[Document]:
 
 
 def _checked(answer: Any, compressor: BaseDocumentCompressor) -> list[Document]:
-    if isinstance(answer, list | tuple) and all(isinstance(item, Document) for item in answer):
-        return list(answer)
-    got = type(answer).__name__
-    if isinstance(answer, list | tuple):
-        strangers = (item for item in answer if not isinstance(item, Document))
-        got = f"a {got} with {type(next(strangers)).__name__}"
-    raise TypeError(
-        f"{type(compressor).__name__} must return a list of Document, it returned {got}."
-    )
+    answer = list(answer) if isinstance(answer, tuple) else answer
+    return check_documents(answer, type(compressor).__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -14,7 +13,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
 from pydantic import ConfigDict, Field, model_validator
 
-from .documents import check_query, scored_copy, write_score
+from .documents import check_query, check_scores, scored_copy, write_score
 from .sentences import Span, cut_document, located_sentences
 
 _CONFIG = ConfigDict(extra="forbid", validate_assignment=True, arbitrary_types_allowed=True)
@@ -258,17 +257,5 @@ def _cosines(asked: Any, vectors: Any, count: int, embeddings: Embeddings) -> li
 
 
 def _model_scores(cross_encoder: Any, query: str, texts: Sequence[str]) -> list[float]:
-    name = type(cross_encoder).__name__
     outputs = cross_encoder.score([(query, text) for text in texts])
-    if len(outputs) != len(texts):
-        raise ValueError(f"{name} returned {len(outputs)} scores for {len(texts)} texts.")
-    try:
-        scores = [float(output) for output in outputs]
-    except (TypeError, ValueError, RuntimeError) as error:  # as lists, numpy or torch have it
-        raise ValueError(
-            f"{name} did not return one number for each text but {outputs[0]!r:.60}. Use a model "
-            "with num_labels=1, or HuggingFaceCrossEncoder, which reads the relevant one of two."
-        ) from error
-    if bad := [score for score in scores if not math.isfinite(score)]:
-        raise ValueError(f"{name} returned the score {bad[0]}, which has no place in an order.")
-    return scores
+    return check_scores(outputs, len(texts), type(cross_encoder).__name__)

@@ -99,7 +99,7 @@ class DenseRetriever(BaseRetriever):
         filter: Any = None,
         query_vector: Sequence[float] | None = None,
     ) -> list[Document]:
-        count = check_count("k", k, self.k) or self.k
+        count = check_count("k", k, self.k)
         if not check_query(query).strip():
             return []
         options = self._search_options(filter)
@@ -123,7 +123,7 @@ class DenseRetriever(BaseRetriever):
         filter: Any = None,
         query_vector: Sequence[float] | None = None,
     ) -> list[Document]:
-        count = check_count("k", k, self.k) or self.k
+        count = check_count("k", k, self.k)
         if not check_query(query).strip():
             return []
         options = self._search_options(filter)

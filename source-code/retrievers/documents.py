@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import operator
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import copy_context
 from copy import deepcopy
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 OnError = Literal["raise", "skip"]
 Key = Callable[[Document], Hashable]
+Count = TypeVar("Count", int, int | None)
 Filter = dict[str, Any] | Callable[[Document], bool]
 _SCALARS = (str, int, float, bool, type(None))
 _NUMBERS = (int, float)
@@ -263,7 +265,7 @@ def check_query(query: object) -> str:
     return query
 
 
-def check_count(name: str, value: int | None, default: int | None) -> int | None:
+def check_count(name: str, value: int | None, default: Count) -> Count:
     """Return the per-call count if one was given, else the default.
 
     Raises:
@@ -287,6 +289,33 @@ def check_pairs(text_pairs: object) -> None:
             raise TypeError(
                 f"text_pairs[{number}] must be two strings (question, text), got {pair!r:.60}."
             )
+
+
+def check_scores(outputs: Sequence[Any], count: int, model: str) -> list[float]:
+    """Return what a model said of `count` texts as native numbers.
+
+    Raises:
+        ValueError: If there is not one finite number for each text.
+    """
+    if len(outputs) != count:
+        raise ValueError(
+            f"{model} returned {len(outputs)} scores for {count} texts. Its score method must "
+            "return one number for each pair, in the order of the pairs."
+        )
+    try:
+        scores = [float(output) for output in outputs]
+    except (TypeError, ValueError, RuntimeError) as error:  # as lists, numpy or torch have it
+        raise ValueError(
+            f"{model} did not return one number for each text but {outputs[0]!r:.60}. Use a model "
+            "with num_labels=1, or HuggingFaceCrossEncoder, which reads the relevant one of two "
+            "outputs."
+        ) from error
+    if bad := [score for score in scores if not math.isfinite(score)]:
+        raise ValueError(
+            f"{model} returned the score {bad[0]}, which has no place in an order. Half precision "
+            "is a common cause: load the model with float32 weights."
+        )
+    return scores
 
 
 def check_weights(weights: Sequence[float] | None, count: int) -> list[float]:
@@ -318,8 +347,8 @@ def weighted(
     return [retriever for retriever, _ in pairs], [weight for _, weight in pairs]
 
 
-def check_documents(answer: Any, retriever: BaseRetriever) -> list[Document]:
-    """Return a retriever's answer.
+def check_documents(answer: Any, name: str) -> list[Document]:
+    """Return the answer of what has this name, such as a retriever's.
 
     Raises:
         TypeError: If it is not a list of `Document`, as from a class that returns None or texts.
@@ -330,7 +359,7 @@ def check_documents(answer: Any, retriever: BaseRetriever) -> list[Document]:
     if isinstance(answer, list):
         strangers = (item for item in answer if not isinstance(item, Document))
         got = f"a list with {type(next(strangers)).__name__}"
-    raise TypeError(f"{retriever.get_name()} must return a list of Document, it returned {got}.")
+    raise TypeError(f"{name} must return a list of Document, it returned {got}.")
 
 
 def invoke_child(
@@ -353,7 +382,7 @@ def invoke_child(
         TypeError: If the answer is not a list of `Document`.
     """
     config: Any = {"callbacks": run_manager.get_child(tag)}
-    return check_documents(retriever.invoke(query, config, **options), retriever)
+    return check_documents(retriever.invoke(query, config, **options), retriever.get_name())
 
 
 async def ainvoke_child(
@@ -365,7 +394,8 @@ async def ainvoke_child(
 ) -> list[Document]:
     """Do what `invoke_child` does, on the event loop."""
     config: Any = {"callbacks": run_manager.get_child(tag)}
-    return check_documents(await retriever.ainvoke(query, config, **options), retriever)
+    found = await retriever.ainvoke(query, config, **options)
+    return check_documents(found, retriever.get_name())
 
 
 def invoke_children(

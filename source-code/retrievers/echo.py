@@ -47,7 +47,7 @@ class EchoRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,
         k: int | None = None,
     ) -> list[Document]:
-        count = check_count("k", k, self.k) or self.k
+        count = check_count("k", k, self.k)
         return self._search(check_query(query), count)
 
     async def _aget_relevant_documents(
@@ -57,7 +57,7 @@ class EchoRetriever(BaseRetriever):
         run_manager: AsyncCallbackManagerForRetrieverRun,
         k: int | None = None,
     ) -> list[Document]:
-        count = check_count("k", k, self.k) or self.k
+        count = check_count("k", k, self.k)
         # In a thread, because the search computes. One that waits for a server is awaited here.
         return await run_in_executor(None, self._search, check_query(query), count)
 

@@ -132,7 +132,7 @@ class FeedbackQueryRewriter(Runnable[str, list[str]]):
             return []
         child: RunnableConfig = {"callbacks": run_manager.get_child("feedback")}
         answer = self.retriever.invoke(question, child, **kwargs)
-        return self._expand(question, check_documents(answer, self.retriever))
+        return self._expand(question, check_documents(answer, self.retriever.get_name()))
 
     async def _arewrite(
         self, question: str, run_manager: AsyncCallbackManagerForChainRun, **kwargs: Any
@@ -141,7 +141,7 @@ class FeedbackQueryRewriter(Runnable[str, list[str]]):
             return []
         child: RunnableConfig = {"callbacks": run_manager.get_child("feedback")}
         answer = await self.retriever.ainvoke(question, child, **kwargs)
-        documents = check_documents(answer, self.retriever)
+        documents = check_documents(answer, self.retriever.get_name())
         return await run_in_executor(None, self._expand, question, documents)
 
     def _expand(self, question: str, documents: Sequence[Document]) -> list[str]:

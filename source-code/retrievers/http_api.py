@@ -297,7 +297,7 @@ class HttpApiRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,
         k: int | None = None,
     ) -> list[Document]:
-        count = check_count("k", k, self.k) or self.k
+        count = check_count("k", k, self.k)
         if not check_query(query).strip():
             return []
         return self._documents(_wait_for(_Search(self, query, count).start()))
@@ -309,7 +309,7 @@ class HttpApiRetriever(BaseRetriever):
         run_manager: AsyncCallbackManagerForRetrieverRun,
         k: int | None = None,
     ) -> list[Document]:
-        count = check_count("k", k, self.k) or self.k
+        count = check_count("k", k, self.k)
         if not check_query(query).strip():
             return []
         return self._documents(await asyncio.wrap_future(_Search(self, query, count).start()))

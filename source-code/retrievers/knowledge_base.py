@@ -138,7 +138,7 @@ class TicketKnowledgeRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,
         top_n: int | None = None,
     ) -> list[Document]:
-        count = check_count("top_n", top_n, self.top_n) or self.top_n
+        count = check_count("top_n", top_n, self.top_n)
         if not check_query(query).strip():
             return []
         with ContextThreadPoolExecutor(max_workers=1) as thread:
@@ -153,7 +153,7 @@ class TicketKnowledgeRetriever(BaseRetriever):
         run_manager: AsyncCallbackManagerForRetrieverRun,
         top_n: int | None = None,
     ) -> list[Document]:
-        count = check_count("top_n", top_n, self.top_n) or self.top_n
+        count = check_count("top_n", top_n, self.top_n)
         if not check_query(query).strip():
             return []
         vectors, search = await asyncio.gather(
@@ -185,7 +185,7 @@ class TicketKnowledgeRetriever(BaseRetriever):
             else:
                 with set_config_context(_without_callbacks()) as context:
                     found = context.run(source.invoke, query, {"callbacks": []}, **options)
-            return check_documents(found, source)[: self._limit(name)]
+            return check_documents(found, source.get_name())[: self._limit(name)]
         except Exception as error:
             return error
 
@@ -203,7 +203,7 @@ class TicketKnowledgeRetriever(BaseRetriever):
                 with set_config_context(_without_callbacks()) as context:
                     asked = source.ainvoke(query, {"callbacks": []}, **options)
                     found = await asyncio.create_task(asked, context=context)
-            return check_documents(found, source)[: self._limit(name)]
+            return check_documents(found, source.get_name())[: self._limit(name)]
         except Exception as error:  # a cancellation is not an Exception and passes through
             return error
 

@@ -65,7 +65,7 @@ class MMRRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,
         top_n: int | None = None,
     ) -> list[Document]:
-        count = check_count("top_n", top_n, self.top_n) or self.top_n
+        count = check_count("top_n", top_n, self.top_n)
         if not check_query(query).strip():
             return []
         candidates = invoke_child(self.base_retriever, query, run_manager)
@@ -82,7 +82,7 @@ class MMRRetriever(BaseRetriever):
         run_manager: AsyncCallbackManagerForRetrieverRun,
         top_n: int | None = None,
     ) -> list[Document]:
-        count = check_count("top_n", top_n, self.top_n) or self.top_n
+        count = check_count("top_n", top_n, self.top_n)
         if not check_query(query).strip():
             return []
         candidates = await ainvoke_child(self.base_retriever, query, run_manager)

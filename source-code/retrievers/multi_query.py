@@ -259,7 +259,7 @@ class MultiQueryRetriever(BaseRetriever):
         if isinstance(answer, Exception):
             return answer
         try:
-            return check_documents(answer, self.retriever)
+            return check_documents(answer, self.retriever.get_name())
         except TypeError as error:
             return error
 

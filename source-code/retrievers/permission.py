@@ -136,7 +136,7 @@ class PermissionFilteredRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,
         k: int | None = None,
     ) -> list[Document]:
-        count = check_count("k", k, self.k) or self.k
+        count = check_count("k", k, self.k)
         if not check_query(query).strip():
             return []
         if not (grant := self._ask()):
@@ -161,7 +161,7 @@ class PermissionFilteredRetriever(BaseRetriever):
         run_manager: AsyncCallbackManagerForRetrieverRun,
         k: int | None = None,
     ) -> list[Document]:
-        count = check_count("k", k, self.k) or self.k
+        count = check_count("k", k, self.k)
         if not check_query(query).strip():
             return []
         if not (grant := await self._aask()):
@@ -227,7 +227,7 @@ class PermissionFilteredRetriever(BaseRetriever):
             return invoke_child(source, query, run_manager, **options)
         with set_config_context(_without_callbacks()) as context:
             found = context.run(source.invoke, query, {"callbacks": []}, **options)
-        return check_documents(found, source)
+        return check_documents(found, source.get_name())
 
     async def _afetch(
         self,
@@ -244,7 +244,7 @@ class PermissionFilteredRetriever(BaseRetriever):
         with set_config_context(_without_callbacks()) as context:
             asked = source.ainvoke(query, {"callbacks": []}, **options)
             found = await asyncio.create_task(asked, context=context)
-        return check_documents(found, source)
+        return check_documents(found, source.get_name())
 
     def _described(self, grant: frozenset[str]) -> dict[str, Any]:
         rule = self.id_key

@@ -19,6 +19,7 @@ from .documents import (
     ainvoke_child,
     check_count,
     check_query,
+    check_scores,
     invoke_child,
     latest_score,
     scored_copy,
@@ -92,9 +93,9 @@ class RerankRetriever(BaseRetriever):
         return self._best(candidates, scores, top_n)
 
     def _best(
-        self, candidates: Sequence[Document], outputs: Sequence[float], top_n: int | None
+        self, candidates: Sequence[Document], outputs: Sequence[float], top_n: int
     ) -> list[Document]:
-        scores = _model_scores(outputs, len(candidates), type(self.cross_encoder).__name__)
+        scores = check_scores(outputs, len(candidates), type(self.cross_encoder).__name__)
         weight = self.first_stage_weight
         if weight > 0:
             first = _first_stage_scores(candidates, self.base_retriever.get_name())
@@ -106,28 +107,6 @@ class RerankRetriever(BaseRetriever):
 
 def _pairs(query: str, documents: Sequence[Document]) -> list[tuple[str, str]]:
     return [(query, document.page_content) for document in documents]
-
-
-def _model_scores(outputs: Sequence[float], count: int, model: str) -> list[float]:
-    if len(outputs) != count:
-        raise ValueError(
-            f"{model} returned {len(outputs)} scores for {count} documents. Its score method must "
-            "return one number for each pair, in the order of the pairs."
-        )
-    try:
-        scores = [float(output) for output in outputs]
-    except (TypeError, ValueError, RuntimeError) as error:  # as lists, numpy or torch have it
-        raise ValueError(
-            f"{model} did not return one number for each document but {outputs[0]!r:.60}. Use a "
-            "model with num_labels=1, or HuggingFaceCrossEncoder, which reads the relevant one of "
-            "two outputs."
-        ) from error
-    if bad := [score for score in scores if not math.isfinite(score)]:
-        raise ValueError(
-            f"{model} returned the score {bad[0]}, which has no place in an order. Half precision "
-            "is a common cause: load the model with float32 weights."
-        )
-    return scores
 
 
 def _first_stage_scores(candidates: Sequence[Document], retriever: str) -> list[float]:

@@ -132,7 +132,7 @@ class SqlRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,
         k: int | None = None,
     ) -> list[Document]:
-        count = check_count("k", k, self.k) or self.k
+        count = check_count("k", k, self.k)
         if not _WORD.search(check_query(query)):
             return []
         return self._search(query, count)
@@ -144,7 +144,7 @@ class SqlRetriever(BaseRetriever):
         run_manager: AsyncCallbackManagerForRetrieverRun,
         k: int | None = None,
     ) -> list[Document]:
-        count = check_count("k", k, self.k) or self.k
+        count = check_count("k", k, self.k)
         if not _WORD.search(check_query(query)):
             return []
         return await run_in_executor(None, self._search, query, count)
