@@ -146,8 +146,15 @@ def test_an_empty_answer_is_an_answer_unless_told_otherwise(ask: Any) -> None:
     going_on = FallbackRetriever(retrievers=[empty, good()], fallback_on_empty=True)
     assert ask(going_on)[0].metadata["answered_by"] == "good"
     assert going_on.states() == {"empty": "closed", "good": "closed"}
-    for others in ([empty], [empty, bad()], [bad(), empty]):
-        assert ask(FallbackRetriever(retrievers=others, fallback_on_empty=True)) == []
+    assert ask(FallbackRetriever(retrievers=[empty, empty], fallback_on_empty=True)) == []
+
+
+def test_an_empty_answer_does_not_hide_a_failure_where_it_was_not_enough(ask: Any) -> None:
+    empty = Source(name="empty")
+    for others in ([empty, bad()], [bad(), empty]):
+        with pytest.raises(RuntimeError, match="bad is down"):
+            ask(FallbackRetriever(retrievers=others, fallback_on_empty=True))
+    assert ask(FallbackRetriever(retrievers=[bad(), empty])) == []
 
 
 @pytest.mark.parametrize("answer", [None, "text", ["text"]])

@@ -58,8 +58,8 @@ class FallbackRetriever(BaseRetriever):
             source returns, so give the source a time limit of its own, too.
         failure_threshold: How many failures in a row open a circuit.
         recovery_seconds: How long it stays open.
-        fallback_on_empty: Go on to the next source after an answer without documents, too. If no
-            source has any, the answer is empty.
+        fallback_on_empty: Go on to the next source after an answer without documents, too. If all
+            sources answered so, the answer is empty; if one failed, that is the outcome.
         max_left: A source is passed over while so many threads that were left behind still wait
             for it. So there are never more of them than this plus the callers at the same time.
         top_n: How many documents to return; default: all. Also `invoke(query, top_n=…)`.
@@ -208,8 +208,8 @@ class _Course:
 
     def result(self) -> list[Document]:
         """Return the answer, or raise the first failure."""
-        if self._found is not None:
-            return self._found
+        if self._found or not self._failures or (self._found == [] and not self._go_on):
+            return self._found or []
         (name, first), *others = self._failures
         first.add_note(f"Raised by the source {name}.")
         for other, error in others:
