@@ -93,11 +93,11 @@ def test_jieba_is_silent_and_keeps_its_dictionary_out_of_the_shared_folder(
     shared = tmp_path / "shared"
     shared.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(shared))
-    chinese._tokenizer.cache_clear()
+    chinese.jieba_tokenizer.cache_clear()
     try:
         jieba_words("打印机")
     finally:
-        chinese._tokenizer.cache_clear()
+        chinese.jieba_tokenizer.cache_clear()
     assert capfd.readouterr() == ("", "")
     assert [path.name for path in (tmp_path / "ours").iterdir()] == ["jieba.cache"]
     assert list(shared.iterdir()) == []

@@ -53,12 +53,12 @@ def load_tickets(folder: Path | None = None) -> Collection:
 
 def jieba_words(text: str) -> list[str]:
     """Cut Chinese into the words of jieba's dictionary; all else as `default_preprocess_func`."""
-    return _analyse(text, _tokenizer().lcut)
+    return _analyse(text, jieba_tokenizer().lcut)
 
 
 def jieba_search_words(text: str) -> list[str]:
     """Do what `jieba_words` does, and add the shorter words inside long ones: 打印 of 打印机."""
-    return _analyse(text, _tokenizer().lcut_for_search)
+    return _analyse(text, jieba_tokenizer().lcut_for_search)
 
 
 ANALYSERS: dict[str, Analyser] = {
@@ -77,7 +77,7 @@ def _analyse(text: str, cut: Callable[[str], list[str]]) -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer() -> Any:
+def jieba_tokenizer() -> Any:
     """Return jieba with its dictionary loaded, silently, and cached in a folder of our own.
 
     By default it writes `jieba.cache` to the temporary folder, which all users of a machine share,
