@@ -155,6 +155,15 @@ def test_a_slow_answer_ends_with_the_server(search: SearchServer, fault: dict[st
         threading.Event().wait(0.001)
 
 
+def test_what_is_slow_when_the_faults_end_waits_no_longer(search: SearchServer) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        with search.faulty(slow_first_byte=60):
+            answer = threads.submit(ask, search)
+            while search.counters.now == 0:
+                threading.Event().wait(0.001)
+        assert len(answer.result(timeout=4)["results"]) == 7
+
+
 def test_a_stopped_server_refuses_and_a_started_one_has_its_old_address(
     search: SearchServer,
 ) -> None:

@@ -26,7 +26,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -58,6 +58,7 @@ class Faults:
         compress: Send the body compressed by gzip.
         redirect: Answer with status 302 to this URL.
         rewrite: Changes the answer before it is sent: drops fields, alters types.
+        over: Set when the faults end, so that what is slow by then waits no longer.
     """
 
     slow_first_byte: float = 0.0
@@ -74,6 +75,7 @@ class Faults:
     compress: bool = False
     redirect: str = ""
     rewrite: Callable[[Any], Any] | None = None
+    over: threading.Event = field(default_factory=threading.Event, repr=False)
 
 
 @dataclass
@@ -139,6 +141,8 @@ class LocalServer:
         server, self._server = self._server, None
         if server is not None:
             server.close_all()
+            self.faults.over.set()
+            self.faults = replace(self.faults, over=threading.Event())
 
     def __enter__(self) -> Self:
         return self.start()
@@ -160,7 +164,8 @@ class LocalServer:
 
     def heal(self) -> None:
         """End all faults."""
-        self.faults = Faults()
+        faults, self.faults = self.faults, Faults()
+        faults.over.set()
 
     def forget(self) -> None:
         """Begin to count anew; requests that are at work now stay counted as such."""
@@ -350,7 +355,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], owner: LocalServer) -> None:
         self.owner = owner
-        self.closing = threading.Event()
+        self.closing = False
         self.open: set[socket.socket] = set()
         super().__init__(address, _Handler)
 
@@ -367,7 +372,7 @@ class _Server(ThreadingHTTPServer):
         pass  # a client that went away is no news
 
     def close_all(self) -> None:
-        self.closing.set()
+        self.closing = True
         self.shutdown()
         self.server_close()
         for connection in list(self.open):
@@ -401,7 +406,7 @@ class _Handler(BaseHTTPRequestHandler):
         owner._began(request)
         self._working = True
         try:
-            self._wait(owner.faults.slow_first_byte)
+            self._wait(owner.faults, owner.faults.slow_first_byte)
             self._send(owner._respond(request), owner.faults)
         except OSError:
             self.close_connection = True
@@ -429,7 +434,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         size = -(-len(content) // PIECES) if faults.slow_body else len(content)
         for start in range(0, len(content), size):
-            self._wait(faults.slow_body)
+            self._wait(faults, faults.slow_body)
             if start + size >= len(content):
                 self._done()
             self.wfile.write(content[start : start + size])
@@ -440,8 +445,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._working = False
             self.server.owner._ended()
 
-    def _wait(self, seconds: float) -> None:
-        if seconds and self.server.closing.wait(min(seconds, 3600)):
+    def _wait(self, faults: Faults, seconds: float) -> None:
+        if seconds:
+            faults.over.wait(min(seconds, 3600))
+        if self.server.closing:
             raise ConnectionAbortedError("the server stops")
 
     def _reset(self) -> None:

@@ -31,8 +31,8 @@ class MergerRetriever(BaseRetriever):
     """Take from several retrievers in turns: the first of each, then the second of each, and so on.
 
     Every source has its place near the top, whatever the others find: take it for sources that
-    answer different questions, such as a wiki and a ticket system. Where the sources search the
-    same documents, a fusion is better, because there a document that several found comes first.
+    hold different things, such as a wiki and a ticket system, whose scores do not compare. Where
+    the sources search the same documents, a fusion can make use of several finding the same one.
     A document that several sources found comes once, at the earliest of its places, with what all
     of them wrote into its metadata. No score is written: the order compares nothing.
 
