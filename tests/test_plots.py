@@ -11,6 +11,7 @@ from helpers import doc
 from ragbook.plots import (
     COLOURS,
     GREY,
+    curve_plot,
     frontier_plot,
     line_plot,
     map_plot,
@@ -132,6 +133,16 @@ def test_a_line_has_its_pattern_s_colour_and_others_one_that_is_free() -> None:
     assert list(interval.get_xdata()) == [1, 1]
     assert list(interval.get_ydata()) == [0.4, 0.6]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["10", "100"]
+
+
+def test_a_curve_goes_through_its_points_in_their_order() -> None:
+    lines = {"fewer": [(0.2, 0.6), (0.4, 0.8)], "window": [(0.5, 0.9), (0.1, 0.5)]}
+    axes = curve_plot(lines, "kept", "answers").axes[0]
+    fewer, window = axes.lines
+    assert list(fewer.get_xdata()) == [0.2, 0.4]
+    assert list(window.get_ydata()) == [0.9, 0.5]
+    assert fewer.get_color() != window.get_color()
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == list(lines)
 
 
 def test_six_marked_passages_have_six_colours() -> None:

@@ -274,6 +274,28 @@ def line_plot(
     return figure
 
 
+def curve_plot(
+    lines: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_label: str
+) -> Figure:
+    """Draw pairs of measured values, a line for each series: what one costs in the other.
+
+    Args:
+        lines: Name of the series to its points (x, y), in the order of the line.
+        x_label: What x is.
+        y_label: What y is.
+    """
+    figure, axes = _figure(1, 1, width=6.8, height=3.6)
+    colours = [GREY, *COLOURS.values(), STAGE_COLOURS["bm25"]]
+    for (name, points), colour, marker in zip(lines.items(), cycle(colours), cycle("os^DvP*")):
+        axes.plot(*zip(*points), color=colour, marker=marker, linewidth=1.2, label=name)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.legend(
+        frameon=False, labelcolor=GREY, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9
+    )
+    return figure
+
+
 def strip_plot(rows: Mapping[str, Mapping[str, Sequence[float]]], x_label: str) -> Figure:
     """Draw where values lie: a row for each group, and in it a line of marks for each series.
 
