@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,10 @@ from ragbook.chains import NO_ANSWER, parse_context
 from ragbook.corpus import default_data_folder
 from ragbook.extractive import ExtractiveChatModel
 from retrievers.echo import EchoRetriever
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+import agent as benchmark
 
 pytest.importorskip("langgraph", reason="LangGraph comes with the group `book`")
 
@@ -277,7 +282,7 @@ def test_as_tool_puts_metadata_into_what_the_model_reads() -> None:
 
 
 def test_a_model_that_cannot_call_tools_is_an_error_at_once() -> None:
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotImplementedError, match="ExtractiveChatModel calls no tools"):
         tool_graph(ExtractiveChatModel(make_scorer=lambda texts: None), [])  # type: ignore[arg-type, return-value]
 
 
@@ -401,3 +406,70 @@ def test_every_retriever_can_be_a_node_or_a_tool() -> None:
     retriever: BaseRetriever = EchoRetriever(documents=[scored("kite flies", 0.5)])
     graph = retrieval_graph(retriever, 0.1, retriever, reader("kite"))
     assert graph.invoke({"question": "kite"})["answer"] == "kite"
+
+
+# The benchmark of chapter 7
+
+
+def asked(id: str, kind: str, *answers: str, text: str = "Who?") -> benchmark.Input:
+    return benchmark.Input(id, kind, text, answers)
+
+
+def test_the_threshold_parts_questions_from_other_inputs_and_ignores_sums() -> None:
+    inputs = [
+        asked("q1", "exact-term"), asked("q2", "unanswerable"), asked("a1", "small talk"),
+        asked("a2", "other request"), asked("a3", "arithmetic"),
+        asked("a4", "looks like arithmetic", text="7664-41-7"),
+    ]  # fmt: skip
+    closest = {"q1": 0.5, "q2": 0.31, "a1": 0.1, "a2": 0.3, "a3": 0.9, "a4": 0.11}
+    # Above 0.30 and up to 0.31 both questions are searched and both other inputs are not.
+    assert benchmark.choose(inputs, closest) == 0.31
+
+
+@pytest.mark.parametrize(
+    ("state", "way"),
+    [
+        ({"answer": "4", "sources": []}, "calculated"),
+        ({"answer": OUT_OF_SCOPE, "sources": [], "searches": 1}, "fixed reply"),
+        ({"answer": "kite", "sources": [doc("kite")], "searches": 1}, "answered at once"),
+        ({"answer": "kite", "sources": [doc("kite")], "searches": 2}, "after second search"),
+        ({"answer": NO_ANSWER, "sources": [], "searches": 2}, "refused"),
+    ],
+)
+def test_the_way_of_the_graph_is_read_from_its_state(state: State, way: str) -> None:
+    assert benchmark.way(state) == way
+
+
+@pytest.mark.parametrize(
+    ("given", "right", "wrong"),
+    [
+        (asked("a1", "arithmetic", "4"), "4", "It is 44."),
+        (asked("a2", "small talk"), OUT_OF_SCOPE, "A kite."),
+        (asked("q1", "unanswerable"), NO_ANSWER, "A kite."),
+        (asked("q2", "paraphrase", "kite", "heron"), "A red Kite.", NO_ANSWER),
+        (asked("a3", "looks like arithmetic", text="7664-41-7"), "Ammonia.", "7616"),
+    ],
+)
+def test_what_counts_as_right(given: benchmark.Input, right: str, wrong: str) -> None:
+    assert benchmark.is_right(given, right)
+    assert not benchmark.is_right(given, wrong)
+
+
+def test_counts_are_those_of_each_kind() -> None:
+    inputs = [asked("a1", "small talk"), asked("q1", "exact-term", "kite")]
+    states: dict[str, State] = {
+        "a1": {"answer": OUT_OF_SCOPE, "sources": [], "searches": 1},
+        "q1": {"answer": NO_ANSWER, "sources": [], "searches": 2},
+    }
+    talk, term = benchmark.rows(inputs, states, {"a1": "Hello", "q1": "a kite"})
+    assert talk["right"] == {"graph": 1, "chain": 0}
+    assert term["right"] == {"graph": 0, "chain": 1}
+    assert (talk["ways"]["fixed reply"], term["ways"]["refused"]) == (1, 1)
+    assert sum(talk["ways"].values()) == talk["inputs"] == 1
+
+
+def test_the_saved_figures_count_every_input_once() -> None:
+    saved = json.loads((Path(benchmark.__file__).parent / "results" / "agent.json").read_text())
+    inputs = benchmark.load_inputs()
+    assert sum(row["inputs"] for row in saved["rows"]) == len(inputs)
+    assert all(sum(row["ways"].values()) == row["inputs"] for row in saved["rows"])

@@ -40,7 +40,7 @@ class State(TypedDict, total=False):
         documents: What the last search found.
         searches: How many searches there were.
         answer: What the user reads.
-        sources: The documents that the answer was made from; empty for all other replies.
+        sources: The passages that the model was given for its answer; empty for other replies.
     """
 
     question: str
