@@ -21,6 +21,7 @@ DISTRIBUTIONS = {
     "faiss": "faiss-cpu",
     "httpx": "httpx",
     "langchain_core": "langchain-core",
+    "langsmith": "langchain-core",  # comes with it
     "numpy": "numpy",
     "pydantic": "langchain-core",  # comes with it
     "rank_bm25": "rank-bm25",

@@ -192,6 +192,13 @@ class DenseRetriever(BaseRetriever):
         runs = map(ask, inputs, configs, vectors)
         return await gather_with_concurrency(configs[0].get("max_concurrency"), *runs)
 
+    def query_vector(self, query: str) -> list[float] | None:
+        """Embed a query once, for several calls with `query_vector`; None if the store does it."""
+        embeddings = self.vectorstore.embeddings
+        if embeddings is None or _vector_search(self.vectorstore) is None:
+            return None
+        return _check_vector(embeddings.embed_query(query))
+
     def _search_options(self, filter: Any) -> dict[str, Any]:
         """Return the store's keyword arguments for a search within both filters."""
         combined = combine_filters(self.vectorstore, self.filter, filter)
@@ -212,11 +219,10 @@ class DenseRetriever(BaseRetriever):
                 f"query_vector was given, but {type(self.vectorstore).__name__} has no search by "
                 "vector that returns scores. Leave query_vector out."
             )
-        if vector is not None and name is not None:
-            return name, _check_vector(vector)
-        if name is None or (embeddings := self.vectorstore.embeddings) is None:
+        key = self.query_vector(query) if vector is None else _check_vector(vector)
+        if name is None or key is None:
             return "similarity_search_with_score", query
-        return name, _check_vector(embeddings.embed_query(query))
+        return name, key
 
     def _embed_together(
         self, inputs: Sequence[object], kwargs: dict[str, Any]

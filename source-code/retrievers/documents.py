@@ -11,11 +11,14 @@ import logging
 import math
 import operator
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextvars import copy_context
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import Context, copy_context
 from copy import deepcopy
 from functools import lru_cache
+from types import FunctionType
 from typing import Any, Literal, TypeVar
+from uuid import UUID
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -23,7 +26,13 @@ from langchain_core.callbacks import (
 )
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables.config import ContextThreadPoolExecutor
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import (
+    ContextThreadPoolExecutor,
+    set_config_context,
+    var_child_runnable_config,
+)
+from langsmith import tracing_context
 
 logger = logging.getLogger(__name__)
 
@@ -347,6 +356,49 @@ def weighted(
     return [retriever for retriever, _ in pairs], [weight for _, weight in pairs]
 
 
+def function_name(function: Any) -> str:
+    """Return a function's name, for a `visibility`, if the name says all about the function.
+
+    Raises:
+        ValueError: For a lambda, a function made inside another one, a bound method, a partial, or
+            another object that can be called: two of one name may do different things.
+    """
+    name: str = getattr(function, "__qualname__", type(function).__qualname__)
+    told = isinstance(function, FunctionType | type) and "<" not in name
+    if not told or getattr(function, "__closure__", None):
+        raise ValueError(
+            f"{name} may hold a user's settings, so results cannot be kept apart by its name. Use "
+            "a function of a module, and fields of the retriever for what differs between users."
+        )
+    return f"{function.__module__}.{name}"
+
+
+def plain_id(value: Any) -> str | None:
+    """Return an id, which is a string, a whole number or a UUID, as a string; else None.
+
+    A blank string is no id, and neither is True or a number with a fraction.
+    """
+    if isinstance(value, str):
+        return str.__str__(value) if value.strip() else None  # the text itself, of a subclass too
+    if isinstance(value, UUID) or (isinstance(value, int) and not isinstance(value, bool)):
+        return str(value)
+    return None
+
+
+def refuse_fixed(retriever: BaseRetriever, names: Iterable[str], what: str) -> None:
+    """Raise `ValueError` if one of these fields decides what a user may see, and so is frozen.
+
+    Pydantic guards a frozen field against assignment, but not in a copy or from a call's `config`.
+    """
+    for name in names:
+        field = type(retriever).model_fields.get(name)
+        if field is not None and field.frozen:
+            raise ValueError(
+                f"{name} must not be {what}, because it decides who sees what. Build another "
+                f"{type(retriever).__name__}; it costs nothing, and what it searches is shared."
+            )
+
+
 def check_documents(answer: Any, name: str) -> list[Document]:
     """Return the answer of what has this name, such as a retriever's.
 
@@ -383,6 +435,34 @@ def invoke_child(
     """
     config: Any = {"callbacks": run_manager.get_child(tag)}
     return check_documents(retriever.invoke(query, config, **options), retriever.get_name())
+
+
+def invoke_untraced(retriever: BaseRetriever, query: str, **options: Any) -> list[Document]:
+    """Ask a retriever outside of the caller's trace, for candidates that the user may not see.
+
+    Whoever streams events or reads a trace would be shown what each step found. LangChain takes
+    callbacks from the argument, from the context of the caller and, for LangSmith, from the
+    environment, so all three are emptied. What is hooked into every run of the process, as
+    `set_debug` and `collect_runs` are, still sees the candidates.
+    """
+    with _untraced() as context:
+        found = context.run(retriever.invoke, query, {"callbacks": []}, **options)
+    return check_documents(found, retriever.get_name())
+
+
+async def ainvoke_untraced(retriever: BaseRetriever, query: str, **options: Any) -> list[Document]:
+    """Do what `invoke_untraced` does, on the event loop."""
+    with _untraced() as context:
+        asked = retriever.ainvoke(query, {"callbacks": []}, **options)
+        found = await asyncio.create_task(asked, context=context)
+    return check_documents(found, retriever.get_name())
+
+
+@contextmanager
+def _untraced() -> Iterator[Context]:
+    config: RunnableConfig = {**(var_child_runnable_config.get() or {}), "callbacks": []}
+    with tracing_context(enabled=False), set_config_context(config) as context:
+        yield context
 
 
 async def ainvoke_child(

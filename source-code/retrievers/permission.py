@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import inspect
 import json
 import logging
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, NoReturn, Self, cast
-from uuid import UUID
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -17,24 +15,23 @@ from langchain_core.callbacks import (
 )
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import (
-    run_in_executor,
-    set_config_context,
-    var_child_runnable_config,
-)
+from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from .dense import DenseRetriever
 from .documents import (
     ainvoke_child,
+    ainvoke_untraced,
     check_count,
-    check_documents,
     check_query,
     copied,
     document_key,
+    function_name,
     invoke_child,
+    invoke_untraced,
+    plain_id,
+    refuse_fixed,
 )
 
 logger = logging.getLogger(__name__)
@@ -64,7 +61,8 @@ class PermissionFilteredRetriever(BaseRetriever):
 
     A trace is a way out, too: `astream_events` streams what each step found. So the candidates,
     among them documents that the user may not see, stay out of the trace unless
-    `trace_candidates` is set.
+    `trace_candidates` is set. (What is hooked into every run of the process, as `set_debug` and
+    `collect_runs` are, still sees them.)
 
     Args:
         base_retriever: Finds the candidates, in the order that is kept; or give `vectorstore`.
@@ -76,10 +74,14 @@ class PermissionFilteredRetriever(BaseRetriever):
             methods are denied.
         k: How many documents to return. Also `invoke(query, k=…)`.
         fetch_multiplier: How many times `k` candidates are fetched first.
+        max_fetch: How many candidates are fetched at most, for a source that refuses to bring more
+            or where that takes too long. A warning is logged if it leaves fewer than `k`. Default:
+            no limit.
         id_key: What of a document the ids name. By default `metadata["doc_id"]`, and
             `Document.id` where there is no such key. For chunks, the metadata key that holds their
             document's id, or a function of the document; then nothing else counts, so a chunk's
-            number is never taken for a document's. A document that lacks the id is denied.
+            number is never taken for a document's. A document that lacks the id is denied. A cache
+            keeps results only if such a function is one of a module, which its name tells.
         avisible_ids: An asynchronous function to ask in place of `visible_ids` by the asynchronous
             methods. Without it a function is asked in a thread.
         trace_candidates: Whether the search of the candidates is a run in the caller's trace. Only
@@ -88,7 +90,8 @@ class PermissionFilteredRetriever(BaseRetriever):
     Raises:
         ValueError: At construction, unless exactly one of the two sources is given; for a change
             of the permissions; per call, for `k` < 1.
-        PermissionServiceError: If what the user may see cannot be told.
+        PermissionServiceError: If what the user may see cannot be told. Of what the service raised
+            it names the class only, since the message may hold an address or a token.
         TypeError: At construction, for `visible_ids` that are neither; if the query is not a
             string; if the source does not return documents.
     """
@@ -100,6 +103,7 @@ class PermissionFilteredRetriever(BaseRetriever):
     visible_ids: Any = Field(frozen=True, repr=False)
     k: int = Field(default=4, ge=1)
     fetch_multiplier: int = Field(default=4, ge=1)
+    max_fetch: int | None = Field(default=None, ge=1)
     id_key: str | Callable[[Document], Any] | None = Field(default=None, frozen=True)
     avisible_ids: Callable[[], Any] | None = Field(default=None, frozen=True, repr=False)
     trace_candidates: bool = Field(default=False, frozen=True)
@@ -122,6 +126,7 @@ class PermissionFilteredRetriever(BaseRetriever):
 
         Raises:
             PermissionServiceError: As a query does.
+        ValueError: If `id_key` is a function whose name does not say all about it, as a lambda.
         """
         return self._described(self._ask())
 
@@ -137,22 +142,19 @@ class PermissionFilteredRetriever(BaseRetriever):
         k: int | None = None,
     ) -> list[Document]:
         count = check_count("k", k, self.k)
-        if not check_query(query).strip():
-            return []
-        if not (grant := self._ask()):
+        if not check_query(query).strip() or not (grant := self._ask()):
             return []
         source, options = self._source(query)
-        width = _width_argument(source)
-        limit, reached = count * self.fetch_multiplier, 0
-        while True:
+        width, visible, reached = _width_argument(source), list[Document](), 0
+        for limit in self._limits(count):
             options |= {width: limit} if width else {}
             found = self._fetch(source, query, run_manager, options)
             visible = self._visible(found, grant)
-            before, reached = reached, _distinct(found)
+            before, reached = reached, self._distinct(found)
             # Fewer than asked for is no end: a source of parents, or of pages, has more further on.
             if len(visible) >= count or not width or reached <= before:
-                return _returned(visible[:count], len(visible), len(found))
-            limit *= 2
+                break
+        return [copied(document) for document in visible[:count]]
 
     async def _aget_relevant_documents(
         self,
@@ -162,27 +164,40 @@ class PermissionFilteredRetriever(BaseRetriever):
         k: int | None = None,
     ) -> list[Document]:
         count = check_count("k", k, self.k)
-        if not check_query(query).strip():
-            return []
-        if not (grant := await self._aask()):
+        if not check_query(query).strip() or not (grant := await self._aask()):
             return []
         source, options = await run_in_executor(None, self._source, query)
-        width = _width_argument(source)
-        limit, reached = count * self.fetch_multiplier, 0
-        while True:
+        width, visible, reached = _width_argument(source), list[Document](), 0
+        for limit in self._limits(count):
             options |= {width: limit} if width else {}
             found = await self._afetch(source, query, run_manager, options)
             visible = self._visible(found, grant)
-            before, reached = reached, _distinct(found)
+            before, reached = reached, self._distinct(found)
             if len(visible) >= count or not width or reached <= before:
-                return _returned(visible[:count], len(visible), len(found))
+                break
+        return [copied(document) for document in visible[:count]]
+
+    def _limits(self, count: int) -> Iterator[int]:
+        """Yield how many candidates to fetch, as long as the caller has not got enough."""
+        limit = count * self.fetch_multiplier
+        while self.max_fetch is None or limit < self.max_fetch:
+            yield limit
             limit *= 2
+        yield self.max_fetch
+        logger.warning(
+            "Fewer than %d documents may be seen among the first max_fetch=%d.",
+            count,
+            self.max_fetch,
+        )
 
     def _ask(self) -> frozenset[str]:
         try:
             return _grant(self.visible_ids() if callable(self.visible_ids) else self.visible_ids)
         except Exception as error:
-            raise _denied(error) from error
+            denied = _denied(error)
+        # Outside the except: the service's own error, which a trace would show below this one, may
+        # hold an address or a token.
+        raise denied
 
     async def _aask(self) -> frozenset[str]:
         service = self.avisible_ids or self.visible_ids
@@ -194,7 +209,8 @@ class PermissionFilteredRetriever(BaseRetriever):
             answer = await run_in_executor(None, service)
             return _grant(await answer if inspect.isawaitable(answer) else answer)
         except Exception as error:  # a cancellation is not an Exception and passes through
-            raise _denied(error) from error
+            denied = _denied(error)
+        raise denied
 
     def _visible(self, found: list[Document], grant: frozenset[str]) -> list[Document]:
         """Return the documents that the grant names, in their order. All that is shown is here."""
@@ -202,19 +218,24 @@ class PermissionFilteredRetriever(BaseRetriever):
 
     def _name(self, document: Document) -> str | None:
         if callable(self.id_key):
-            return _id(self.id_key(document))
+            return plain_id(self.id_key(document))
         if self.id_key is not None:
-            return _id(document.metadata.get(self.id_key))
+            return plain_id(document.metadata.get(self.id_key))
+        # Not `document_key`: where a chunk has an id of its own, the grant names its document.
         doc_id = document.metadata.get("doc_id")
-        return _id(document.id if doc_id in (None, "") else doc_id)
+        return plain_id(document.id if doc_id in (None, "") else doc_id)
+
+    def _distinct(self, found: list[Document]) -> int:
+        # Not by the key alone: where chunks carry their document's id as doc_id, all have the same.
+        return len({(document_key(d), self._name(d), d.page_content) for d in found})
 
     def _source(self, query: str) -> tuple[BaseRetriever, dict[str, Any]]:
         """Return what to ask, and the arguments of each time; a store gets the query embedded."""
         if self.vectorstore is None:
             return cast(BaseRetriever, self.base_retriever), {}
         search = DenseRetriever(vectorstore=self.vectorstore)
-        _, key = search._search_call(query, None)
-        return search, {} if isinstance(key, str) else {"query_vector": key}
+        vector = search.query_vector(query)
+        return search, {} if vector is None else {"query_vector": vector}
 
     def _fetch(
         self,
@@ -225,9 +246,7 @@ class PermissionFilteredRetriever(BaseRetriever):
     ) -> list[Document]:
         if self.trace_candidates:
             return invoke_child(source, query, run_manager, **options)
-        with set_config_context(_without_callbacks()) as context:
-            found = context.run(source.invoke, query, {"callbacks": []}, **options)
-        return check_documents(found, source.get_name())
+        return invoke_untraced(source, query, **options)
 
     async def _afetch(
         self,
@@ -241,20 +260,17 @@ class PermissionFilteredRetriever(BaseRetriever):
             return await run_in_executor(None, self._fetch, source, query, sync_manager, options)
         if self.trace_candidates:
             return await ainvoke_child(source, query, run_manager, **options)
-        with set_config_context(_without_callbacks()) as context:
-            asked = source.ainvoke(query, {"callbacks": []}, **options)
-            found = await asyncio.create_task(asked, context=context)
-        return check_documents(found, source.get_name())
+        return await ainvoke_untraced(source, query, **options)
 
     def _described(self, grant: frozenset[str]) -> dict[str, Any]:
-        rule = self.id_key
-        name = f"{rule.__module__}.{rule.__qualname__}" if callable(rule) else rule
+        rule: Any = self.id_key
+        rule = {"function": function_name(rule)} if callable(rule) else rule
         ids = json.dumps(sorted(grant)).encode()
-        return {"id_key": name, "visible_ids": hashlib.sha256(ids).hexdigest()}
+        return {"id_key": rule, "visible_ids": hashlib.sha256(ids).hexdigest()}
 
     def configurable_fields(self, **kwargs: Any) -> Any:
         """Make fields configurable per call, but never the permissions."""
-        _refuse(kwargs, "configurable")
+        refuse_fixed(self, kwargs, "configurable")
         return super().configurable_fields(**kwargs)
 
     def configurable_alternatives(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -266,13 +282,8 @@ class PermissionFilteredRetriever(BaseRetriever):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy the retriever; the permissions stay."""
-        _refuse(update or {}, "changed in a copy")
+        refuse_fixed(self, update or {}, "changed in a copy")
         return super().model_copy(update=update, deep=deep)
-
-    def copy(self, *, update: dict[str, Any] | None = None, **kwargs: Any) -> Self:
-        """Copy the retriever by pydantic's old method; the permissions stay."""
-        _refuse(update or {}, "changed in a copy")
-        return super().copy(update=update, **kwargs)
 
 
 def _grant(ids: Any) -> frozenset[str]:
@@ -284,23 +295,13 @@ def _grant(ids: Any) -> frozenset[str]:
         # A string or the dictionary of an error message would be read as ids, one by one.
         kind = type(ids).__name__
         raise _NoGrant(f"visible_ids must be a set, list or tuple, or return one; got {kind}")
-    names = frozenset(map(_id, ids))
+    names = frozenset(map(plain_id, ids))
     if None in names:
         raise _NoGrant("visible_ids must be strings, whole numbers or UUIDs, and not blank")
     return cast(frozenset[str], names)
 
 
-def _id(value: Any) -> str | None:
-    """Return an id as a string, and None for what is none."""
-    if isinstance(value, str):
-        return str.__str__(value) if value.strip() else None
-    if isinstance(value, UUID) or (isinstance(value, int) and not isinstance(value, bool)):
-        return str(value)
-    return None
-
-
 def _denied(error: Exception) -> PermissionServiceError:
-    # The service's own message stays in the cause: it may hold an address or a token.
     why = (
         str(error) if isinstance(error, _NoGrant) else f"visible_ids raised {type(error).__name__}"
     )
@@ -335,26 +336,3 @@ def _has_async(source: BaseRetriever) -> bool:
 
 def _is_async(service: Any) -> bool:
     return inspect.iscoroutinefunction(service) or inspect.iscoroutinefunction(service.__call__)
-
-
-def _returned(documents: list[Document], visible: int, found: int) -> list[Document]:
-    message = "%d of %d candidates may be seen; %d are returned."
-    logger.debug(message, visible, found, len(documents))
-    return [copied(document) for document in documents]
-
-
-def _distinct(found: list[Document]) -> int:
-    return len(set(map(document_key, found)))
-
-
-def _without_callbacks() -> RunnableConfig:
-    return {**(var_child_runnable_config.get() or {}), "callbacks": []}
-
-
-def _refuse(names: Mapping[str, Any], what: str) -> None:
-    for name in ("visible_ids", "avisible_ids", "id_key", "trace_candidates"):
-        if name in names:
-            raise ValueError(
-                f"{name} must not be {what}. Build a PermissionFilteredRetriever for each user; it "
-                "costs nothing, and what it filters is shared."
-            )

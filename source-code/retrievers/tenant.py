@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Self
 
 from langchain_core.callbacks import (
@@ -14,8 +14,16 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import VectorStore
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from .dense import DenseRetriever
-from .documents import ainvoke_child, check_count, check_query, filter_function, invoke_child
+from .dense import DenseRetriever, Hits
+from .documents import (
+    ainvoke_child,
+    check_count,
+    check_query,
+    filter_function,
+    invoke_child,
+    plain_id,
+    refuse_fixed,
+)
 
 MISSING = frozenset({"None", "NaN", "nan", "null", "undefined"})
 """What a missing value reads as once something has made it a string. Documents whose tenant was
@@ -72,10 +80,9 @@ class TenantScopedRetriever(BaseRetriever):
     @field_validator("tenant_id", mode="before")
     @classmethod
     def _check_tenant(cls, tenant: Any) -> str | int:
-        if isinstance(tenant, int) and not isinstance(tenant, bool):
-            return int(tenant)
-        if isinstance(tenant, str) and tenant.strip() and tenant.strip() not in MISSING:
-            return str.__str__(tenant)  # the text itself, of an enumeration's member too
+        name = plain_id(tenant)
+        if name is not None and name.strip() not in MISSING:
+            return int(tenant) if isinstance(tenant, int) else name
         raise ValueError(
             f"tenant_id must be the tenant's name or number, got {tenant!r:.60}. Take it from the "
             "login, and answer nothing where it is missing."
@@ -108,7 +115,7 @@ class TenantScopedRetriever(BaseRetriever):
         options = {"k": check_count("k", k, self.k), "filter": filter}
         if not check_query(query).strip():
             return []
-        return self._checked(invoke_child(self._search(), query, run_manager, "dense", **options))
+        return invoke_child(self._search(), query, run_manager, "dense", **options)
 
     async def _aget_relevant_documents(
         self,
@@ -121,12 +128,12 @@ class TenantScopedRetriever(BaseRetriever):
         options = {"k": check_count("k", k, self.k), "filter": filter}
         if not check_query(query).strip():
             return []
-        found = await ainvoke_child(self._search(), query, run_manager, "dense", **options)
-        return self._checked(found)
+        return await ainvoke_child(self._search(), query, run_manager, "dense", **options)
 
     def _search(self) -> DenseRetriever:
         own = {self.tenant_key: self.tenant_id}
-        return DenseRetriever(
+        return _CheckedSearch(
+            check=self._checked,
             vectorstore=self.vectorstore,
             filter=own if self.tenant_filter is None else self.tenant_filter,
             relevance_score_fn=self.relevance_score_fn,
@@ -146,7 +153,7 @@ class TenantScopedRetriever(BaseRetriever):
 
     def configurable_fields(self, **kwargs: Any) -> Any:
         """Make fields configurable per call, but never the tenant."""
-        _refuse(kwargs, "configurable")
+        refuse_fixed(self, kwargs, "configurable")
         return super().configurable_fields(**kwargs)
 
     def configurable_alternatives(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -158,19 +165,16 @@ class TenantScopedRetriever(BaseRetriever):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy the retriever; the tenant stays."""
-        _refuse(update or {}, "changed in a copy")
+        refuse_fixed(self, update or {}, "changed in a copy")
         return super().model_copy(update=update, deep=deep)
 
-    def copy(self, *, update: dict[str, Any] | None = None, **kwargs: Any) -> Self:
-        """Copy the retriever by pydantic's old method; the tenant stays."""
-        _refuse(update or {}, "changed in a copy")
-        return super().copy(update=update, **kwargs)
 
+class _CheckedSearch(DenseRetriever):
+    """The search, with the check inside its own run: what a run returned is streamed and traced."""
 
-def _refuse(names: Mapping[str, Any] | Sequence[str], what: str) -> None:
-    for name in ("tenant_id", "tenant_key", "tenant_filter", "vectorstore"):
-        if name in names:
-            raise ValueError(
-                f"{name} must not be {what}. Build a TenantScopedRetriever for each tenant; it "
-                "costs nothing, and the store is shared."
-            )
+    name: str | None = "DenseRetriever"
+    check: Callable[[list[Document]], Any]
+
+    def _best(self, hits: Hits, similarity: Callable[[float], float], count: int) -> list[Document]:
+        self.check([document for document, _ in hits])
+        return super()._best(hits, similarity, count)
