@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,11 @@ from ragbook.patterns import Patterns
 from ragbook.profiles import Profile
 from ragbook.switches import SwitchError, Switches, full_stack
 from ragbook.tracing import Trace
+from retrievers.feedback import FeedbackQueryRewriter
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+import switches as benchmark
 
 PASSAGES = [doc(f"otter {'holt ' * n}number {n}", f"p{n}") for n in range(40)]
 
@@ -49,6 +56,18 @@ class Fake(Profile):
 
 def patterns() -> Patterns:
     profile = Fake()
+    store = ExactVectorStore.from_documents(PASSAGES, profile.embeddings())
+    return Patterns(PASSAGES, profile, store)
+
+
+def feedback_patterns() -> Patterns:
+    """With a rewriter that searches first and makes one rewording."""
+
+    class Feedback(Fake):
+        def query_rewriter(self, retriever: Any, texts: Any = ()) -> Any:
+            return FeedbackQueryRewriter(retriever, num_queries=1)
+
+    profile = Feedback()
     store = ExactVectorStore.from_documents(PASSAGES, profile.embeddings())
     return Patterns(PASSAGES, profile, store)
 
@@ -88,3 +107,22 @@ def test_a_line_of_names_switches_parts_off() -> None:
 def test_a_configuration_that_cannot_work_is_refused(names: str, message: str) -> None:
     with pytest.raises(SwitchError, match=message):
         Switches.without(names)
+
+
+@pytest.mark.parametrize(
+    ("off", "searches"),
+    # The rewriter searches once; each of the two wordings is searched by both legs.
+    [("", 5), ("rewording", 2), ("dense", 3), ("rewording,dense,reranker", 1)],
+)
+def test_the_benchmark_counts_the_searches_that_ask_no_other(off: str, searches: int) -> None:
+    trace = Trace()
+    stack = full_stack(feedback_patterns(), Switches.without(off))
+    stack.invoke("otter holt", config=trace.config)
+    assert benchmark.searches(trace.roots[0]) == searches
+
+
+def test_the_benchmark_switches_known_parts_off_and_compares_with_the_full_stack() -> None:
+    assert benchmark.OFF[0] == ""
+    assert len({tuple(Switches.without(names).off) for names in benchmark.OFF}) == len(
+        benchmark.OFF
+    )
