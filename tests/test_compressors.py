@@ -17,6 +17,7 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 
 from helpers import ListRetriever, doc, texts
+from retrievers import compressors
 from retrievers.compression import ContextualCompressionRetriever, DocumentCompressorPipeline
 from retrievers.compressors import CrossEncoderFilter, EmbeddingsFilter, SentenceWindow
 from retrievers.documents import latest_score
@@ -322,6 +323,19 @@ async def test_c19_a_scoring_model_does_not_block_the_event_loop(make: Any) -> N
         await asyncio.sleep(0.001)
     model.released.set()
     assert texts(await task) == ["a"]
+
+
+async def test_sentences_are_split_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def split(text: str) -> Any:
+        threads.append(threading.current_thread())
+        return located_sentences(text)
+
+    threads: list[Any] = []
+    monkeypatch.setattr(compressors, "located_sentences", split)
+    model = FunctionEncoder(len)
+    await SentenceWindow(cross_encoder=model).acompress_documents([doc("a")], "q")
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 CONTENTS = st.lists(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -56,6 +57,19 @@ def test_places_are_in_order_and_hold_the_words_of_their_sentence(text: str) -> 
         place = plain(text[begin:end]).replace(">", "")
         assert place == plain(sentence).replace(">", "")
         last = end
+
+
+@pytest.mark.parametrize("piece", [" - ", " ", ". ", ".", "-", "a. ", "e.g. ", "!*", "。", "| - |"])
+@pytest.mark.parametrize("end", ["", "x", " -  x"])
+def test_a_hostile_text_is_split_about_as_fast_as_an_ordinary_one(piece: str, end: str) -> None:
+    def seconds(text: str) -> float:
+        began = time.perf_counter()
+        located_sentences(text)
+        return time.perf_counter() - began
+
+    hostile = (piece * 20_000)[:20_000] + end
+    ordinary = ("This is a plain sentence of prose. " * 600)[:20_000]
+    assert min(seconds(hostile) for _ in range(2)) < 50 * max(seconds(ordinary) for _ in range(2))
 
 
 def test_the_mark_of_a_gap_is_no_sentence() -> None:
@@ -114,7 +128,8 @@ def test_places_still_refer_to_the_text_that_was_found_after_a_second_cut() -> N
 
 @pytest.mark.parametrize(
     "other",
-    [True, "yes", {}, {"from": 3, "kept": 3}, {"from": "x", "kept": []}, {"from": 99, "kept": []},
+    [True, "yes", {}, {"from": 3, "kept": 3}, {"from": "x", "kept": []},
+     {"from": 1e999, "kept": []}, {"from": 99, "kept": []},
      {"from": 99, "kept": [[-5, 64]]}, {"from": 99, "kept": [[0, 3]]}, {"from": 9, "kept": [[1]]}],
 )  # fmt: skip
 def test_metadata_of_another_kind_under_that_name_does_not_count(other: Any) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from langchain_core.callbacks import (
@@ -76,9 +77,12 @@ class ContextualCompressionRetriever(BaseRetriever):
         callbacks = run_manager.get_child("compressor")
         given = [copied(document) for document in found]
         try:
-            answer = self.compressor.compress_documents(given, query, callbacks)
-            return _checked(answer, self.compressor)[:top_n]
+            with _named(self.compressor, "compressor"):
+                answer = self.compressor.compress_documents(given, query, callbacks)
+                return _checked(answer, self.compressor)[:top_n]
         except Exception as error:
+            if self.on_error == "raise":
+                raise
             return self._uncompressed(found, error)[:top_n]
 
     async def _aget_relevant_documents(
@@ -97,16 +101,16 @@ class ContextualCompressionRetriever(BaseRetriever):
         callbacks = run_manager.get_child("compressor")
         given = [copied(document) for document in found]
         try:
-            answer = await self.compressor.acompress_documents(given, query, callbacks)
-            return _checked(answer, self.compressor)[:top_n]
+            with _named(self.compressor, "compressor"):
+                answer = await self.compressor.acompress_documents(given, query, callbacks)
+                return _checked(answer, self.compressor)[:top_n]
         except Exception as error:  # a cancellation is not an Exception and passes through
+            if self.on_error == "raise":
+                raise
             return self._uncompressed(found, error)[:top_n]
 
     def _uncompressed(self, found: Sequence[Document], error: Exception) -> list[Document]:
         compressor = type(self.compressor).__name__
-        error.add_note(f"Raised by compressor ({compressor}).")
-        if self.on_error == "raise":
-            raise error
         logger.warning("Returned documents uncompressed: %s failed: %r", compressor, error)
         documents = [copied(document) for document in found]
         for document in documents:
@@ -139,11 +143,8 @@ class DocumentCompressorPipeline(BaseDocumentCompressor):
         for number, compressor in enumerate(self.compressors, start=1):
             if not kept:
                 break
-            try:
+            with _named(compressor, f"compressor_{number}"):
                 kept = _checked(compressor.compress_documents(kept, query, callbacks), compressor)
-            except Exception as error:
-                error.add_note(f"Raised by compressor_{number} ({type(compressor).__name__}).")
-                raise
         return kept
 
     async def acompress_documents(
@@ -154,13 +155,19 @@ class DocumentCompressorPipeline(BaseDocumentCompressor):
         for number, compressor in enumerate(self.compressors, start=1):
             if not kept:
                 break
-            try:
+            with _named(compressor, f"compressor_{number}"):
                 answer = await compressor.acompress_documents(kept, query, callbacks)
                 kept = _checked(answer, compressor)
-            except Exception as error:
-                error.add_note(f"Raised by compressor_{number} ({type(compressor).__name__}).")
-                raise
         return kept
+
+
+@contextmanager
+def _named(compressor: BaseDocumentCompressor, place: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"Raised by {place} ({type(compressor).__name__}).")
+        raise
 
 
 def _begin(documents: Sequence[Document], query: str) -> list[Document]:

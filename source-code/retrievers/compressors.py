@@ -164,9 +164,8 @@ class SentenceWindow(BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks = None
     ) -> list[Document]:
         """Return copies of the documents, cut down to their best sentences and those around."""
-        sentences = [located_sentences(document.page_content) for document in documents]
-        texts = [text for located in sentences for text, _ in located]
-        if not check_query(query).strip() or not texts:
+        sentences = _sentences(documents) if check_query(query).strip() else []
+        if not (texts := [text for located in sentences for text, _ in located]):
             return []
         if self.embeddings is not None:
             scores = _similarities(self.embeddings, query, texts)
@@ -177,10 +176,11 @@ class SentenceWindow(BaseDocumentCompressor):
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks = None
     ) -> list[Document]:
-        """Do what `compress_documents` does, with the model off the event loop."""
-        sentences = [located_sentences(document.page_content) for document in documents]
-        texts = [text for located in sentences for text, _ in located]
-        if not check_query(query).strip() or not texts:
+        """Do what `compress_documents` does, with splitting and model off the event loop."""
+        if not check_query(query).strip():
+            return []
+        sentences = await run_in_executor(None, _sentences, documents)
+        if not (texts := [text for located in sentences for text, _ in located]):
             return []
         if self.embeddings is not None:
             scores = await _asimilarities(self.embeddings, query, texts)
@@ -199,12 +199,10 @@ class SentenceWindow(BaseDocumentCompressor):
         first = 0  # the number of the document's first sentence, counted over all documents
         for document, located in zip(documents, sentences):
             chosen = [n for n in range(len(located)) if first + n in best]
+            places = [place for _, place in located]
+            windows = [places[max(n - self.window, 0) : n + self.window + 1] for n in chosen]
             # From the first to the last of a window, so that what is between them stays.
-            spans = [
-                (located[max(n - self.window, 0)][1][0], located[n : n + self.window + 1][-1][1][1])
-                for n in chosen
-            ]
-            if cut := cut_document(document, spans):
+            if cut := cut_document(document, [(w[0][0], w[-1][1]) for w in windows]):
                 score = max(scores[first + n] for n in chosen)
                 kept.append(write_score(cut, "sentence_score", score))
             first += len(located)
@@ -213,6 +211,10 @@ class SentenceWindow(BaseDocumentCompressor):
 
 def _texts(documents: Sequence[Document]) -> list[str]:
     return [document.page_content for document in documents]
+
+
+def _sentences(documents: Sequence[Document]) -> list[list[tuple[str, Span]]]:
+    return [located_sentences(document.page_content) for document in documents]
 
 
 def _check_limits(score_threshold: float | None, top_n: int | None, name: str) -> None:
@@ -240,7 +242,10 @@ async def _asimilarities(embeddings: Embeddings, query: str, texts: list[str]) -
 def _cosines(asked: Any, vectors: Any, count: int, embeddings: Embeddings) -> list[float]:
     name = type(embeddings).__name__
     if len(vectors) != count:
-        raise ValueError(f"{name} returned {len(vectors)} vectors for {count} texts.")
+        raise ValueError(
+            f"{name} returned {len(vectors)} vectors for {count} texts. Its embed_documents must "
+            "return one vector for each text, in their order."
+        )
     lengths = sorted({len(vector) for vector in [asked, *vectors]})
     if len(lengths) > 1:
         raise ValueError(
@@ -249,7 +254,10 @@ def _cosines(asked: Any, vectors: Any, count: int, embeddings: Embeddings) -> li
         )
     matrix, query = np.asarray(vectors, dtype=float), np.asarray(asked, dtype=float)
     if not (np.isfinite(matrix).all() and np.isfinite(query).all()):
-        raise ValueError(f"{name} returned a vector with a number that is not finite.")
+        raise ValueError(
+            f"{name} returned a vector with a number that is not finite. Half precision is a "
+            "common cause: load the model with float32 weights."
+        )
     norms = np.linalg.norm(matrix, axis=1) * np.linalg.norm(query)
     # A vector of zeros points nowhere and is near nothing.
     cosines = matrix @ query / np.where(norms > 0, norms, 1.0)

@@ -13,6 +13,7 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.messages import BaseMessage
 from langchain_core.prompts import BasePromptTemplate, ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import run_in_executor
 from pydantic import ConfigDict, Field, field_validator
 
 from .documents import check_query, copied
@@ -69,7 +70,8 @@ class LLMExtractor(BaseDocumentCompressor):
     Args:
         llm: A language model, with or without `.bind`, `.with_retry` or `.with_fallbacks`.
         prompt: What it is asked, with the variables `question` and `context`, the text of one
-            document. None: `llm` is a chain of your own, from a dictionary of the two to text.
+            document. None: `llm` is a chain of your own, from a dictionary of the two to text, such
+            as `RunnableLambda(lambda asked: my_model(asked["question"], asked["context"]))`.
         max_concurrency: How many documents the model reads at the same time.
 
     Raises:
@@ -94,10 +96,7 @@ class LLMExtractor(BaseDocumentCompressor):
         """Return copies of the documents, cut down to what the model quoted of them."""
         if not check_query(query).strip():
             return []
-        inputs, config = _inputs(documents, query), self._config(callbacks)
-        chain = _chain(self.llm, self.prompt)
-        replies = chain.batch(inputs, config, return_exceptions=True)
-        return self._cut(documents, replies)
+        return self._cut(documents, _replies(self, documents, query, callbacks))
 
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks = None
@@ -105,17 +104,12 @@ class LLMExtractor(BaseDocumentCompressor):
         """Do what `compress_documents` does, on the event loop."""
         if not check_query(query).strip():
             return []
-        inputs, config = _inputs(documents, query), self._config(callbacks)
-        chain = _chain(self.llm, self.prompt)
-        replies = await chain.abatch(inputs, config, return_exceptions=True)
-        return self._cut(documents, replies)
+        replies = await _areplies(self, documents, query, callbacks)
+        return await run_in_executor(None, self._cut, documents, replies)
 
-    def _config(self, callbacks: Callbacks) -> RunnableConfig:
-        return {"callbacks": callbacks, "max_concurrency": self.max_concurrency}
-
-    def _cut(self, documents: Sequence[Document], replies: Sequence[Any]) -> list[Document]:
+    def _cut(self, documents: Sequence[Document], replies: Sequence[str]) -> list[Document]:
         kept = []
-        for document, reply in zip(documents, _reply_texts(replies, documents)):
+        for document, reply in zip(documents, replies):
             if cut := cut_document(document, quoted_sentences(reply, document.page_content)):
                 kept.append(cut)
             else:
@@ -126,14 +120,15 @@ class LLMExtractor(BaseDocumentCompressor):
 class LLMFilter(BaseDocumentCompressor):
     """Keep the documents of which a language model does not say that they do not help.
 
-    Only a clear no drops a document: the word NO alone or before a full stop, comma or the like.
-    "No idea", an empty answer and a lecture keep it, since a useless document costs less than a
-    lost one.
+    Only a clear no drops a document: the English word NO, which a prompt in any language must ask
+    for, alone or before a full stop, comma or the like. "No idea", an empty answer and a lecture
+    keep it, since a useless document costs less than a lost one.
 
     Args:
         llm: A language model, with or without `.bind`, `.with_retry` or `.with_fallbacks`.
         prompt: What it is asked, with the variables `question` and `context`, the text of one
-            document. None: `llm` is a chain of your own, from a dictionary of the two to text.
+            document. None: `llm` is a chain of your own, from a dictionary of the two to text, such
+            as `RunnableLambda(lambda asked: my_model(asked["question"], asked["context"]))`.
         max_concurrency: How many documents the model reads at the same time.
 
     Raises:
@@ -158,10 +153,7 @@ class LLMFilter(BaseDocumentCompressor):
         """Return copies of the documents that are kept, in their order."""
         if not check_query(query).strip():
             return []
-        inputs, config = _inputs(documents, query), self._config(callbacks)
-        chain = _chain(self.llm, self.prompt)
-        replies = chain.batch(inputs, config, return_exceptions=True)
-        return self._kept(documents, replies)
+        return _not_refused(documents, _replies(self, documents, query, callbacks))
 
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks = None
@@ -169,17 +161,7 @@ class LLMFilter(BaseDocumentCompressor):
         """Do what `compress_documents` does, on the event loop."""
         if not check_query(query).strip():
             return []
-        inputs, config = _inputs(documents, query), self._config(callbacks)
-        chain = _chain(self.llm, self.prompt)
-        replies = await chain.abatch(inputs, config, return_exceptions=True)
-        return self._kept(documents, replies)
-
-    def _config(self, callbacks: Callbacks) -> RunnableConfig:
-        return {"callbacks": callbacks, "max_concurrency": self.max_concurrency}
-
-    def _kept(self, documents: Sequence[Document], replies: Sequence[Any]) -> list[Document]:
-        pairs = zip(documents, _reply_texts(replies, documents))
-        return [copied(document) for document, reply in pairs if not says_no(reply)]
+        return _not_refused(documents, await _areplies(self, documents, query, callbacks))
 
 
 def quoted_sentences(reply: str, text: str) -> list[Span]:
@@ -217,7 +199,10 @@ def quoted_sentences(reply: str, text: str) -> list[Span]:
 
 
 def says_no(reply: str) -> bool:
-    """Tell whether a reply is a clear no: the word alone, or before a mark that ends a clause."""
+    """Tell whether a reply is a clear no: the word alone, or before a mark that ends a clause.
+
+    The word is the English one; a prompt in another language must ask for it all the same.
+    """
     return bool(_NO.match(_THOUGHTS.sub("", reply)))
 
 
@@ -262,12 +247,42 @@ def _with_both_variables(prompt: BasePromptTemplate[Any] | None) -> Any:
     return prompt
 
 
-def _chain(llm: Runnable[Any, Any], prompt: BasePromptTemplate[Any] | None) -> Runnable[Any, Any]:
-    return llm if prompt is None else prompt | llm
+def _replies(
+    compressor: LLMExtractor | LLMFilter,
+    documents: Sequence[Document],
+    query: str,
+    callbacks: Callbacks,
+) -> list[str]:
+    """Return what the model writes about each document."""
+    chain, inputs, config = _call(compressor, documents, query, callbacks)
+    return _reply_texts(chain.batch(inputs, config, return_exceptions=True), documents)
 
 
-def _inputs(documents: Sequence[Document], query: str) -> list[Any]:
-    return [{"question": query, "context": document.page_content} for document in documents]
+async def _areplies(
+    compressor: LLMExtractor | LLMFilter,
+    documents: Sequence[Document],
+    query: str,
+    callbacks: Callbacks,
+) -> list[str]:
+    chain, inputs, config = _call(compressor, documents, query, callbacks)
+    return _reply_texts(await chain.abatch(inputs, config, return_exceptions=True), documents)
+
+
+def _call(
+    compressor: LLMExtractor | LLMFilter,
+    documents: Sequence[Document],
+    query: str,
+    callbacks: Callbacks,
+) -> tuple[Runnable[Any, Any], list[Any], RunnableConfig]:
+    prompt, llm = compressor.prompt, compressor.llm
+    inputs = [{"question": query, "context": document.page_content} for document in documents]
+    limit = compressor.max_concurrency
+    config: RunnableConfig = {"callbacks": callbacks, "max_concurrency": limit}
+    return llm if prompt is None else prompt | llm, inputs, config
+
+
+def _not_refused(documents: Sequence[Document], replies: Sequence[str]) -> list[Document]:
+    return [copied(document) for document, reply in zip(documents, replies) if not says_no(reply)]
 
 
 def _reply_texts(replies: Sequence[Any], documents: Sequence[Document]) -> list[str]:

@@ -121,7 +121,7 @@ def _origin(document: Document) -> tuple[int, list[tuple[int, int, int]]]:
     earlier: Any = document.metadata.get("compressed")
     try:
         length, kept = int(earlier["from"]), [(int(a), int(b)) for a, b in earlier["kept"]]
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, OverflowError):
         kept = []  # not cut yet, or metadata of another kind under this name
     pieces, at = [], 0
     for begin, end in kept:
@@ -132,8 +132,11 @@ def _origin(document: Document) -> tuple[int, list[tuple[int, int, int]]]:
     return length, pieces
 
 
-_MARKS_ONLY = re.compile(r"\s*(?:#{1,6}\s.*|[-*_=]{3,}|…|\|?[\s:|-]*-[\s:|-]*\|?)?\s*")
-"""A line that is blank, a heading, a rule, the mark of a gap, or the line below a table's head."""
+_MARKS_ONLY = re.compile(r"\s*+(?:#{1,6}\s.*|(?:[-*_=]{3,}|…)\s*|(?=[^-]*-)[\s:|-]+)?")
+"""A line that is blank, a heading, a rule, the mark of a gap, or the line below a table's head.
+
+`*+` and `++`, here and below, never give back what they took: a text of nothing but such marks is
+then read once, and not once for each way to divide it."""
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 _LIST_MARK = re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+(?=\S)")
 _QUOTE_MARK = re.compile(r"\s*>\s?")
@@ -181,7 +184,10 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_END = re.compile(r"(?:(?<=[。！？])|[.!?…]+[\"'”’»)\]*_]*(?=\s))\s*")
+_END = re.compile(r"(?:(?<=[。！？])|(?<![.!?…])[.!?…]++[\"'”’»)\]*_]*+(?=\s))\s*")
+_NEXT_WORD = re.compile(r"[\"'“‘«(\[*_]*(\w*)")
+_LONGEST_WORD = 40
+"""In characters: how far back the last word of a sentence is looked for."""
 _NEVER_LAST = _words("dr mr mrs ms prof st rev gen capt lt col sgt hon e.g i.e cf vs ca approx viz")
 _BEFORE_NUMBER = _words("no nos fig figs p pp vol vols eq sec ch art nr ed")
 _SELDOM_LAST = _words(
@@ -203,19 +209,19 @@ SENTENCE_OPENERS = _words(
 def _split_block(block: str) -> Iterator[Span]:
     start = 0
     for end in _END.finditer(block):
-        sentence = block[start : end.end()].rstrip()
-        if end.end() < len(block) and _ends_sentence(sentence, block[end.end() :]):
-            yield start, start + len(sentence)
+        if end.end() < len(block) and _ends_sentence(block, start, end):
+            yield start, start + len(block[start : end.end()].rstrip())
             start = end.end()
     yield start, len(block)
 
 
-def _ends_sentence(before: str, after: str) -> bool:
-    """Tell whether a sentence ends between two texts that a full stop or the like parts."""
-    following = re.match(r"[\"'“‘«(\[*_]*(\w*)", after)
+def _ends_sentence(block: str, start: int, end: re.Match[str]) -> bool:
+    """Tell whether the sentence that begins at `start` ends with a full stop or the like."""
+    following = _NEXT_WORD.match(block, end.end())
     next_word = following[1] if following else ""
     if next_word[:1].islower():
         return False
+    before = block[max(start, end.end() - _LONGEST_WORD) : end.end()].rstrip()
     if not before.endswith("."):
         return True
     last = before[:-1].split()[-1:] or [""]
