@@ -126,7 +126,7 @@ class PermissionFilteredRetriever(BaseRetriever):
 
         Raises:
             PermissionServiceError: As a query does.
-        ValueError: If `id_key` is a function whose name does not say all about it, as a lambda.
+            ValueError: If `id_key` is a function whose name does not say all about it, as a lambda.
         """
         return self._described(self._ask())
 
