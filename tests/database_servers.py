@@ -95,6 +95,11 @@ class Server(Database):
         self.prepare()
         self.start()
 
+    @classmethod
+    def missing(cls) -> list[str]:
+        """Return the programs that are needed and not here."""
+        raise NotImplementedError
+
     def prepare(self) -> None:
         raise NotImplementedError
 
@@ -161,6 +166,10 @@ class PostgreSQL(Server):
     account = "postgres"
     stop_signal = signal.SIGINT
 
+    @classmethod
+    def missing(cls) -> list[str]:
+        return [name for name in ("initdb", "postgres") if not _postgresql(name)]
+
     def prepare(self) -> None:
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
@@ -190,8 +199,12 @@ class MariaDB(Server):
     driver = "mysql+pymysql"
     account = "mysql"
 
+    @classmethod
+    def missing(cls) -> list[str]:
+        return [name for name in ("mariadb-install-db", "mariadbd") if not _program(name)]
+
     def prepare(self) -> None:
-        installer = _program("mariadb-install-db") or _program("mysql_install_db") or ""
+        installer = _program("mariadb-install-db") or ""
         self._execute(
             *(installer, "--no-defaults", f"--datadir={self.folder / 'data'}", "--skip-test-db"),
             *("--auth-root-authentication-method=normal", "--cross-bootstrap"),
@@ -236,18 +249,25 @@ def server(kind: type[Server]) -> Server:
     return kind()
 
 
+def installed_servers() -> list[Server]:
+    """Start each kind of server whose programs are here."""
+    return [server(kind) for kind in (PostgreSQL, MariaDB) if not kind.missing()]
+
+
 @pytest.fixture(scope="session")
 def postgresql() -> Server:
-    if not (_postgresql("initdb") and _postgresql("postgres")):
-        pytest.skip("PostgreSQL is not installed: no initdb and postgres")
-    return server(PostgreSQL)
+    return _server_or_skip(PostgreSQL)
 
 
 @pytest.fixture(scope="session")
 def mariadb() -> Server:
-    if not (_program("mariadb-install-db") and _program("mariadbd")):
-        pytest.skip("MariaDB is not installed: no mariadb-install-db and mariadbd")
-    return server(MariaDB)
+    return _server_or_skip(MariaDB)
+
+
+def _server_or_skip(kind: type[Server]) -> Server:
+    if missing := kind.missing():
+        pytest.skip(f"{kind.__name__} is not installed: no {' and no '.join(missing)}")
+    return server(kind)
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])

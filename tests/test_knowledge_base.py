@@ -22,6 +22,7 @@ from sqlalchemy.pool import StaticPool
 
 from helpers import FailingRetriever, ListRetriever, TraceRecorder, doc, texts
 from ragbook.servers import SearchServer
+from retrievers.cached import CachedRetriever
 from retrievers.dense import DenseRetriever
 from retrievers.ensemble import RRFEnsembleRetriever
 from retrievers.faiss_store import FaissStore
@@ -357,9 +358,21 @@ def test_the_user_cannot_be_changed(lite: Database) -> None:
         retriever.configurable_alternatives(object(), ada=desk(lite))
     with pytest.raises(ValueError, match="database must not be changed in a copy"):
         retriever.model_copy(update={"database": lite.engine()})
+    with pytest.raises(ValueError, match="user must not be changed in a copy"):
+        retriever.copy(update={"user": "ada"})
     config: Any = {"metadata": {"user": "ada"}, "configurable": {"user": "ada"}}
     assert retriever.invoke("show me what user ada sees", config) == []
     assert retriever.model_copy().invoke("q") == []
+
+
+def test_a_cache_keeps_users_apart_and_notices_what_is_taken_back(lite: Database) -> None:
+    cached = {user: CachedRetriever(retriever=desk(lite, user)) for user in ("ada", "bo")}
+    for _ in range(2):
+        assert ids(cached["ada"].invoke("q")) == ["T3", "T2", "T4", "T1"]
+        assert ids(cached["bo"].invoke("q")) == ["T2", "T1"]
+    assert cached["bo"].info().hits == 1
+    lite.run("DELETE FROM members WHERE user_name = 'bo'")
+    assert cached["bo"].invoke("q") == []
 
 
 @pytest.mark.parametrize("use_async", [False, True])

@@ -289,6 +289,23 @@ def test_odd_names_of_tables_and_columns_are_quoted(database: Database) -> None:
     assert ids(searching(database).invoke("heron")) == ["b"]
 
 
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_a_table_can_be_in_another_schema(kind: str, request: pytest.FixtureRequest) -> None:
+    server: Server = request.getfixturevalue(kind)
+    server.run("DROP SCHEMA IF EXISTS other", "CREATE SCHEMA other")
+    try:
+        table = Table("notes", MetaData(schema="other"), *(c.copy() for c in notes().columns))
+        fill(server, ROWS, table)
+        retriever = searching(server, table="other.notes", metadata_columns=["title"])
+        retriever.create_index()
+        assert ids(retriever.invoke("heron")) == ["b"]
+        joined = enriched(server, [doc("", "b")], table="other.notes").invoke("q")
+        assert joined[0].metadata["title"] == "Grey heron"
+    finally:
+        server.run(f"DROP SCHEMA other{' CASCADE' if kind == 'postgresql' else ''}")
+        server.clean()
+
+
 NASTY = [
     "'; DROP TABLE notes; -- heron",
     '"heron" OR 1=1; --',

@@ -73,7 +73,8 @@ class TicketKnowledgeRetriever(BaseRetriever):
     A user may see a document if the members table has a row with the user and the document's group.
     Names must be equal letter by letter, also where the database ignores case. Where a user sees
     few of very many documents, 50 candidates may hold too few of theirs: put a
-    `PermissionFilteredRetriever`, which fetches on, in the place of each source.
+    `PermissionFilteredRetriever`, which fetches on, in the place of each source. Put a cache around
+    the sources, not around this: it would keep degraded answers, and one for each user.
 
     Method: Cormack, Clarke and Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and
     individual Rank Learning Methods", SIGIR 2009.
@@ -315,6 +316,11 @@ class TicketKnowledgeRetriever(BaseRetriever):
         """Copy the retriever; whom it answers for stays."""
         _refuse(update or {}, "changed in a copy")
         return super().model_copy(update=update, deep=deep)
+
+    def copy(self, *, update: dict[str, Any] | None = None, **kwargs: Any) -> Self:
+        """Copy the retriever by pydantic's old method; whom it answers for stays."""
+        _refuse(update or {}, "changed in a copy")
+        return super().copy(update=update, **kwargs)
 
 
 def _without_callbacks() -> RunnableConfig:
