@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import warnings
@@ -27,6 +28,7 @@ from retrievers.parent_document import (
     add_documents,
     split_documents,
 )
+from retrievers.tenant import TenantScopedRetriever
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -371,9 +373,13 @@ def test_a_real_splitter_says_where_in_its_parent_a_child_begins() -> None:
 
 
 async def add(
-    stores: Stores, documents: list[Document], use_async: bool, windows: bool
+    stores: Stores,
+    documents: list[Document],
+    use_async: bool,
+    windows: bool,
+    same: Sequence[str] = (),
 ) -> list[str]:
-    arguments = stores.arguments(windows)
+    arguments = {**stores.arguments(windows), "same": same}
     if use_async:
         return await aadd_documents(documents, **arguments)
     return add_documents(documents, **arguments)
@@ -463,6 +469,110 @@ def test_what_others_wrote_under_an_id_is_replaced_but_nothing_is_guessed() -> N
     stores.parents.mset([("a", doc("older", "a"))])
     add_documents([doc("x,y", "a")], **stores.arguments())
     assert texts([d for d in stores.parents.mget(["a"]) if d]) == ["x,y"]
+
+
+# What limits the children
+
+
+class Strict(InMemoryVectorStore):
+    """Fails where told to, and at ids that it has not, as FAISS does."""
+
+    down = False
+
+    def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> None:
+        if missing := set(ids or []) - set(self.store):
+            raise ValueError(f"ids that do not exist: {missing}")
+        super().delete(ids, **kwargs)
+
+    def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
+        if self.down:
+            raise ConnectionError("down")
+        return super().add_documents(documents, **kwargs)
+
+    async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
+        return self.add_documents(documents, **kwargs)
+
+
+def parents_of(tenant: str, stores: Stores, **fields: Any) -> ParentDocumentRetriever:
+    search = TenantScopedRetriever(vectorstore=stores.vectors, tenant_id=tenant)
+    return ParentDocumentRetriever(base_retriever=search, docstore=stores.parents, **fields)
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+@pytest.mark.parametrize("on_missing", ["raise", "child"])
+async def test_a_child_of_one_tenant_does_not_bring_the_parent_of_another(
+    on_missing: Any, use_async: bool
+) -> None:
+    stores = Stores()
+    await add(stores, [doc("SECRET", "g1", tenant="globex")], use_async, False)
+    forged = doc("mine", "x", tenant="acme", parent_id="g1")
+    stores.vectors.add_documents([forged])
+    retriever = parents_of("acme", stores, same=["tenant"], on_missing=on_missing)
+    with pytest.raises(LookupError, match="do not have the same 'tenant'") as caught:
+        await (retriever.ainvoke("q") if use_async else asyncio.to_thread(retriever.invoke, "q"))
+    assert not any(secret in str(caught.value) for secret in ("SECRET", "globex", "g1"))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [({}, {}), ({"tenant": 1}, {}), ({"tenant": 1}, {"tenant": True})]
+)
+def test_what_lacks_the_key_or_has_it_in_another_type_is_not_the_same(
+    ours: dict[str, Any], theirs: dict[str, Any]
+) -> None:
+    base = ListRetriever(documents=[child("a child", "a", **ours)])
+    parents = store(a=doc("all of a", **theirs))
+    with pytest.raises(LookupError, match="'tenant'"):
+        ParentDocumentRetriever(base_retriever=base, docstore=parents, same=["tenant"]).invoke("q")
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+@pytest.mark.parametrize("windows", [False, True])
+async def test_two_tenants_with_the_same_ids_in_one_docstore_are_noticed(
+    windows: bool, use_async: bool
+) -> None:
+    stores, others = Stores(), Stores()
+    others.parents = stores.parents
+    ours, theirs = (
+        doc("ours", "handbook", tenant="acme"),
+        doc("THEIRS", "handbook", tenant="globex"),
+    )
+    await add(stores, [ours], use_async, windows, same=["tenant"])
+    for other_windows in (False, True):
+        with pytest.raises(ValueError, match=r"another 'tenant' is there already"):
+            await add(others, [theirs], use_async, other_windows, same=["tenant"])
+    assert others.child_ids == set()
+    assert texts(parents_of("acme", stores, same=["tenant"]).invoke("q")) == ["ours"]
+    with pytest.raises(ValueError, match="another 'tenant'"):
+        split_documents(
+            [ours, doc("ours", "handbook", tenant="globex")], Split(","), same=["tenant"]
+        )
+    add_documents([theirs], **others.arguments(windows))  # by code that does not say `same`
+    with pytest.raises(LookupError, match="'tenant'"):
+        parents_of("acme", stores, same=["tenant"]).invoke("q")
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+async def test_the_same_text_and_source_of_two_tenants_are_two_parents(use_async: bool) -> None:
+    stores = Stores()
+    for tenant in ("acme", "globex", "acme"):
+        policy = doc("policy", source="policy.md", tenant=tenant)
+        await add(stores, [policy], use_async, False, same=["tenant"])
+    assert len(stores.parent_ids) == len(stores.child_ids) == 2
+    for tenant in ("acme", "globex"):
+        (found,) = parents_of(tenant, stores, same=["tenant"]).invoke("q")
+        assert found.metadata["tenant"] == tenant
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+async def test_an_addition_that_failed_halfway_can_be_repeated(use_async: bool) -> None:
+    stores, strict = Stores(), Strict(DeterministicFakeEmbedding(size=4))
+    stores.vectors = strict
+    strict.down = True
+    with pytest.raises(ConnectionError):
+        await add(stores, [doc("a,b,c", "d")], use_async, False)
+    strict.down = False
+    assert await add(stores, [doc("short", "d")], use_async, False) == ["d"]
+    assert stores.child_ids == {"d/1"}
 
 
 def test_any_search_can_find_the_children() -> None:

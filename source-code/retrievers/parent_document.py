@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from langchain_core.callbacks import (
@@ -32,6 +32,7 @@ from .documents import (
 logger = logging.getLogger(__name__)
 
 ID_KEY = "parent_id"
+Family = tuple[str | None, list[Document]]
 
 
 class ParentDocumentRetriever(BaseRetriever):
@@ -41,6 +42,10 @@ class ParentDocumentRetriever(BaseRetriever):
     text around it to answer. Each parent comes once, at the rank of its best child, with that
     child's scores. `metadata["children"]` lists all children that led to it, best first, as
     `{"id": …, "score": …}`, with `start_index` where they have one.
+
+    What limits the children does not limit the parents: a child of one tenant that names another's
+    parent brings that parent. Where children are filtered by who may see them, say in `same` which
+    metadata keys decide it; a parent that differs from its child in one of them is an error.
 
     Fill the two stores with `add_documents`, or with your own code: all that is needed is the
     parent's key in the metadata of each child.
@@ -55,10 +60,13 @@ class ParentDocumentRetriever(BaseRetriever):
             `invoke(query, top_n=…)`.
         on_missing: `"raise"` (default) fails when a child has no parent; `"child"` returns the
             child in its place, and logs a warning.
+        same: Metadata keys, such as `"tenant"`, that both a child and its parent must have, and
+            with the same value. Give them to `add_documents`, too.
 
     Raises:
         ValueError: At construction, for `top_n` < 1; per call, too.
-        LookupError: If a child names no parent, or one that the docstore has not.
+        LookupError: If a child names no parent, one that the docstore has not, or one that is not
+            the same in a key of `same`.
         TypeError: If the query is not a string, or the docstore holds something else than
             documents.
     """
@@ -70,6 +78,7 @@ class ParentDocumentRetriever(BaseRetriever):
     id_key: str = Field(default=ID_KEY, min_length=1)
     top_n: int | None = Field(default=None, ge=1)
     on_missing: Literal["raise", "child"] = "raise"
+    same: tuple[str, ...] = Field(default=(), frozen=True)
 
     def _get_relevant_documents(
         self,
@@ -82,7 +91,7 @@ class ParentDocumentRetriever(BaseRetriever):
         if not check_query(query).strip():
             return []
         families = self._families(invoke_child(self.base_retriever, query, run_manager), top_n)
-        keys = [key for key in families if isinstance(key, str)]
+        keys = [key for key, _ in families if key is not None]
         return self._parents(families, keys, self.docstore.mget(keys) if keys else [])
 
     async def _aget_relevant_documents(
@@ -97,31 +106,31 @@ class ParentDocumentRetriever(BaseRetriever):
             return []
         children = await ainvoke_child(self.base_retriever, query, run_manager)
         families = self._families(children, top_n)
-        keys = [key for key in families if isinstance(key, str)]
+        keys = [key for key, _ in families if key is not None]
         return self._parents(families, keys, await self.docstore.amget(keys) if keys else [])
 
-    def _families(
-        self, children: Sequence[Document], top_n: int | None
-    ) -> dict[Hashable, list[Document]]:
-        """Return the children of each of the first `top_n` parents, by the parent's key."""
-        families: dict[Hashable, list[Document]] = {}
-        for number, child in enumerate(children):
+    def _families(self, children: Sequence[Document], top_n: int | None) -> list[Family]:
+        """Return the first `top_n` parents' keys and children; an orphan has the key None."""
+        families: list[Family] = []
+        by_key: dict[str, list[Document]] = {}
+        for child in children:
             name = child.metadata.get(self.id_key)
-            if name in (None, "") and self.on_missing == "raise":
+            if name not in (None, ""):
+                if str(name) not in by_key:
+                    families.append((str(name), by_key.setdefault(str(name), [])))
+                by_key[str(name)].append(child)
+            elif self.on_missing == "child":
+                families.append((None, [child]))
+            else:
                 raise LookupError(
                     f"{self.base_retriever.get_name()} returned a child without "
                     f"{self.id_key!r} (its metadata has: {list(child.metadata)}). Set id_key to "
                     "the key that names the parent, or on_missing='child'."
                 )
-            # An orphan is a family of its own, under a key that no parent has.
-            families.setdefault(number if name in (None, "") else str(name), []).append(child)
-        return dict(list(families.items())[:top_n])
+        return families[:top_n]
 
     def _parents(
-        self,
-        families: dict[Hashable, list[Document]],
-        keys: Sequence[str],
-        answer: Sequence[Any],
+        self, families: Sequence[Family], keys: Sequence[str], answer: Sequence[Any]
     ) -> list[Document]:
         if len(answer) != len(keys):
             store = type(self.docstore).__name__
@@ -136,22 +145,44 @@ class ParentDocumentRetriever(BaseRetriever):
                 )
             logger.warning("%s Returned their best children instead.", text)
         documents = []
-        for key, children in families.items():
-            parent = parents.get(str(key)) if isinstance(key, str) else None
+        for key, children in families:
+            parent = None if key is None else parents[key]
             if parent is not None and not isinstance(parent, Document):
                 raise TypeError(
                     f"The docstore must hold Document, it holds {type(parent).__name__} under "
                     f"{key!r}. A store of bytes needs something around it that encodes documents."
                 )
+            if parent is not None:
+                _check_agreement(parent, children, self.same)
             documents.append(_found(parent, key, children))
         return documents
 
 
-def _found(parent: Document | None, key: Hashable, children: Sequence[Document]) -> Document:
+def _check_agreement(parent: Document, children: Sequence[Document], same: Sequence[str]) -> None:
+    for child in children:
+        if differing := _differing(child, parent, same):
+            # Nothing of the parent is told: the message may reach the wrong user.
+            raise LookupError(
+                f"A child and its parent do not have the same {differing!r} in their metadata, so "
+                f"no parent is returned. Give the documents of each {differing} ids of their own, "
+                f"as add_documents(…, same=[{differing!r}]) does where they have none."
+            )
+
+
+def _differing(one: Document, other: Document, same: Sequence[str]) -> str | None:
+    """Return the first of these metadata keys in which two documents differ, or that one lacks."""
+    for key in same:
+        first, second = one.metadata.get(key), other.metadata.get(key)
+        if first is None or type(first) is not type(second) or first != second:
+            return key
+    return None
+
+
+def _found(parent: Document | None, key: str | None, children: Sequence[Document]) -> Document:
     best = children[0]
     copy = copied(best if parent is None else parent)
     if parent is not None:
-        copy.id = copy.id or str(key)
+        copy.id = copy.id or key
         scores = copied(best).metadata
         for name in [n for n in scores if n == "retrieved_by" or n.endswith("_score")]:
             copy.metadata.pop(name, None)  # the child's come last, where a score is looked for
@@ -181,6 +212,7 @@ def split_documents(
     child_splitter: BaseDocumentTransformer,
     parent_splitter: BaseDocumentTransformer | None = None,
     id_key: str = ID_KEY,
+    same: Sequence[str] = (),
 ) -> Families:
     """Split documents into parents and children, all with ids that are always the same.
 
@@ -196,19 +228,21 @@ def split_documents(
             `langchain-text-splitters`.
         parent_splitter: Makes the windows that are returned; default: whole documents.
         id_key: Metadata key under which a child names its parent.
+        same: Metadata keys, such as `"tenant"`, whose values are hashed, too, so that each tenant
+            has a parent of its own of the same text and source.
 
     Raises:
-        ValueError: If two documents with the same id differ in their text.
+        ValueError: If two documents with the same id differ in their text, or in a key of `same`.
     """
-    texts: dict[str, str] = {}
+    first: dict[str, Document] = {}
     parents: list[Document] = []
     for document in documents:
-        name = document.id or _hash(document)
-        if name in texts:
-            if texts[name] != document.page_content:
+        name = _name(document, same)
+        if (before := first.setdefault(name, document)) is not document:
+            if before.page_content != document.page_content:
                 raise ValueError(f"Two documents with different texts have the id {name!r}.")
+            _check_owner(name, document, before, same)
             continue
-        texts[name] = document.page_content
         whole = copied(document)
         whole.id = name
         if parent_splitter is None:
@@ -236,6 +270,7 @@ def add_documents(
     child_splitter: BaseDocumentTransformer,
     parent_splitter: BaseDocumentTransformer | None = None,
     id_key: str = ID_KEY,
+    same: Sequence[str] = (),
 ) -> list[str]:
     """Split documents, put the children into the vector store and the parents into the docstore.
 
@@ -246,22 +281,23 @@ def add_documents(
         documents: What to add; see `split_documents`, also for the splitters and `id_key`.
         vectorstore: For the children.
         docstore: For the parents.
+        same: As for `split_documents`. Nothing that differs in one of these keys is replaced.
 
     Returns:
         The ids of the parents.
 
     Raises:
-        ValueError: If two documents with the same id differ in their text.
+        ValueError: If two documents with the same id differ in their text, or in a key of `same`.
     """
-    parents, children = split_documents(documents, child_splitter, parent_splitter, id_key)
+    parents, children = split_documents(documents, child_splitter, parent_splitter, id_key, same)
     old: dict[str, Document | None] = {}
-    asked = _possibly_there(documents, parents)
+    asked = _possibly_there(documents, parents, same)
     while asked:
         old.update(zip(asked, docstore.mget(asked), strict=True))
         asked = _windows_after(asked, old)
-    stale = _stale(old, documents, parents)
-    if stale.children:
-        vectorstore.delete(stale.children)
+    stale = _stale(old, documents, parents, same)
+    if there := _there(vectorstore, stale.children):
+        vectorstore.delete(there)
     if stale.parents:
         docstore.mdelete(stale.parents)
     # Parents first: a child without its parent is an error, a parent without children is not.
@@ -280,19 +316,20 @@ async def aadd_documents(
     child_splitter: BaseDocumentTransformer,
     parent_splitter: BaseDocumentTransformer | None = None,
     id_key: str = ID_KEY,
+    same: Sequence[str] = (),
 ) -> list[str]:
     """Do what `add_documents` does, on the event loop."""
     parents, children = await run_in_executor(
-        None, split_documents, documents, child_splitter, parent_splitter, id_key
+        None, split_documents, documents, child_splitter, parent_splitter, id_key, same
     )
     old: dict[str, Document | None] = {}
-    asked = _possibly_there(documents, parents)
+    asked = _possibly_there(documents, parents, same)
     while asked:
         old.update(zip(asked, await docstore.amget(asked), strict=True))
         asked = _windows_after(asked, old)
-    stale = _stale(old, documents, parents)
-    if stale.children:
-        await vectorstore.adelete(stale.children)
+    stale = _stale(old, documents, parents, same)
+    if there := await run_in_executor(None, _there, vectorstore, stale.children):
+        await vectorstore.adelete(there)
     if stale.parents:
         await docstore.amdelete(stale.parents)
     if parents:
@@ -302,18 +339,31 @@ async def aadd_documents(
     return [str(parent.id) for parent in parents]
 
 
+def _there(vectorstore: VectorStore, ids: list[str]) -> list[str]:
+    """Return those ids that the store has, as some stores fail at the others.
+
+    After an addition that failed halfway, the docstore counts children that were never stored.
+    """
+    try:
+        return [str(document.id) for document in vectorstore.get_by_ids(ids)] if ids else []
+    except NotImplementedError:
+        return ids
+
+
 class _Stale(NamedTuple):
     parents: list[str]
     children: list[str]
 
 
-def _possibly_there(documents: Sequence[Document], parents: Sequence[Document]) -> list[str]:
+def _possibly_there(
+    documents: Sequence[Document], parents: Sequence[Document], same: Sequence[str]
+) -> list[str]:
     """Return the ids under which these documents may be in the docstore already.
 
     Those that they get now, the one that each had as a whole, and that of one window more.
     """
     windows = Counter(str(parent.metadata.get("window_of")) for parent in parents)
-    names = [document.id or _hash(document) for document in documents]
+    names = [_name(document, same) for document in documents]
     more = [f"{name}#{windows[name] + 1}" for name in names]
     return list(dict.fromkeys([*(str(parent.id) for parent in parents), *names, *more]))
 
@@ -327,15 +377,24 @@ def _windows_after(asked: Sequence[str], old: dict[str, Document | None]) -> lis
 
 
 def _stale(
-    old: dict[str, Document | None], documents: Sequence[Document], parents: Sequence[Document]
+    old: dict[str, Document | None],
+    documents: Sequence[Document],
+    parents: Sequence[Document],
+    same: Sequence[str],
 ) -> _Stale:
     """Return the ids of what the stores have of these documents and will have no more."""
-    names = {document.id or _hash(document) for document in documents}
+    names = {_name(document, same): document for document in documents}
+    new = {**names, **{str(parent.id): parent for parent in parents}}
     counts = {str(parent.id): int(parent.metadata["child_count"]) for parent in parents}
     stale = _Stale([], [])
     for name, document in old.items():
-        count = document.metadata.get("child_count") if document is not None else None
-        if count is None:  # nothing there, or nothing that these functions wrote
+        if document is None:
+            continue
+        whole = str(document.metadata.get("window_of"))
+        if (replacing := new.get(name, new.get(whole))) is not None:
+            _check_owner(name, replacing, document, same)
+        count = document.metadata.get("child_count")
+        if count is None:  # nothing that these functions wrote
             continue
         # "a#1" may be a window of "a", or another document that is called so.
         if name not in names and not _is_window(name, document):
@@ -359,6 +418,18 @@ def _named(piece: Document, name: str, **metadata: Any) -> Document:
     return named
 
 
-def _hash(document: Document) -> str:
-    content = f"{document.metadata.get('source', '')}\0{document.page_content}"
+def _check_owner(name: str, new: Document, old: Document, same: Sequence[str]) -> None:
+    if differing := _differing(new, old, same):
+        raise ValueError(
+            f"A document with the id {name!r} and another {differing!r} is there already. Give "
+            f"ids that differ between those of each {differing}, or a docstore to each."
+        )
+
+
+def _name(document: Document, same: Sequence[str]) -> str:
+    """Return the document's id, or a hash of what makes it this document."""
+    if document.id:
+        return document.id
+    values = "".join(f"\0{key}={document.metadata.get(key)!r}" for key in same)
+    content = f"{document.metadata.get('source', '')}\0{document.page_content}{values}"
     return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:16]
