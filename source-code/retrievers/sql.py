@@ -32,14 +32,13 @@ from sqlalchemy import (
     event,
     func,
     inspect,
-    literal_column,
     make_url,
     select,
     table,
     type_coerce,
 )
 from sqlalchemy.dialects.mysql import match
-from sqlalchemy.dialects.postgresql import TSQUERY
+from sqlalchemy.dialects.postgresql import REGCONFIG, TSQUERY
 from sqlalchemy.engine import URL, Connection, Engine, Row
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, NoSuchTableError, SQLAlchemyError
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
@@ -157,9 +156,10 @@ class SqlRetriever(BaseRetriever):
         """Make the full-text index of the table, and bring an index that is there up to date.
 
         SQLite: a table `<table>_fts` and triggers that keep it in step with every change; calling
-        this again builds it anew. PostgreSQL: a GIN index on the `tsvector` of the columns. MariaDB
-        and MySQL: a FULLTEXT index. The last two are kept by the database itself, and are left
-        alone if they are there. The database user needs the right to do so.
+        this again builds it anew. PostgreSQL: a generated column `fts_…` of the kind `tsvector`
+        with a GIN index, for which the table is rewritten once and locked meanwhile. MariaDB and
+        MySQL: a FULLTEXT index. The last two are kept by the database itself, and are left alone if
+        they are there. The database user needs the right to do so.
         """
         with _explained(self.database, self._asker), self.database.begin() as sql:
             _INDEXES[self.database.dialect.name](self, sql)
@@ -543,9 +543,10 @@ def _sqlite_search(retriever: SqlRetriever, query: str, words: list[str]) -> Sea
 
 
 def _postgresql_search(retriever: SqlRetriever, query: str, words: list[str]) -> Search:
-    vector, language = _vector(retriever), _configuration(retriever)
+    vector: Any = column(_vector(retriever)[0])
     # plainto_tsquery drops stop words, stems and joins by "and"; ts_rank gave a better order to the
-    # rows of such an "or" than ts_rank_cd, see the reference page.
+    # rows of such an "or" than ts_rank_cd: benchmarks/sql_fulltext.py.
+    language = cast(cast(retriever.language, Text), REGCONFIG)
     every = cast(func.plainto_tsquery(language, cast(" ".join(words), Text)), Text)
     question = cast(func.replace(every, " & ", " | "), TSQUERY)
     rows = sql_table(retriever.table, [])
@@ -560,26 +561,19 @@ def _mysql_search(retriever: SqlRetriever, query: str, words: list[str]) -> Sear
     return rows, lambda n: column(n), score, score
 
 
-def _configuration(retriever: SqlRetriever) -> ColumnElement[Any]:
-    # Not a parameter: the index is used only if the expression is the same. Its pattern is checked.
-    return literal_column(f"'{retriever.language}'::regconfig")
-
-
-def _vector(retriever: SqlRetriever) -> ColumnElement[Any]:
+def _vector(retriever: SqlRetriever) -> tuple[str, str]:
+    """Return the name of PostgreSQL's column of vectors, and the expression that fills it."""
+    quote = retriever.database.dialect.identifier_preparer.quote
     # PostgreSQL reads E-4012 as e and the number -4012, and bank/card as the name of a file.
     blanks = " " * len(_JOINTS)
-    first, *others = [
-        func.translate(func.coalesce(column(name), _text("")), _text(_JOINTS), _text(blanks))
+    parts = [
+        f"translate(coalesce({quote(name)}::text, ''), '{_JOINTS}', '{blanks}')"
         for name in retriever._searched
     ]
-    joined: Any = first
-    for other in others:
-        joined = joined.op("||")(_text(" ")).op("||")(other)
-    return func.to_tsvector(_configuration(retriever), joined)
-
-
-def _text(constant: str) -> Any:
-    return literal_column(f"'{constant}'")  # as in the index; a parameter would not be the same
+    # The field's pattern lets nothing but a name be a language.
+    joined = " || ' ' || ".join(parts)
+    expression = f"to_tsvector('{retriever.language}'::regconfig, {joined})"
+    return f"fts_{_digest(expression)}", expression
 
 
 def _sqlite_index(retriever: SqlRetriever, sql: Connection) -> None:
@@ -624,12 +618,16 @@ def _sqlite_index(retriever: SqlRetriever, sql: Connection) -> None:
 
 
 def _postgresql_index(retriever: SqlRetriever, sql: Connection) -> None:
-    expression = str(_vector(retriever).compile(dialect=sql.dialect))
-    place = sql.dialect.identifier_preparer.format_table(sql_table(retriever.table, []))
+    preparer = sql.dialect.identifier_preparer
+    place = preparer.format_table(sql_table(retriever.table, []))
+    name, expression = _vector(retriever)
+    # Kept in the row: ranking by an expression would parse every text that matches anew.
     sql.exec_driver_sql(
-        f"CREATE INDEX IF NOT EXISTS {_index_name(retriever, expression, sql)} ON {place} "
-        f"USING gin (({expression}))"
+        f"ALTER TABLE {place} ADD COLUMN IF NOT EXISTS {name} tsvector "
+        f"GENERATED ALWAYS AS ({expression}) STORED"
     )
+    index = preparer.quote(f"{retriever.table.rpartition('.')[2][:40]}_{name}")
+    sql.exec_driver_sql(f"CREATE INDEX IF NOT EXISTS {index} ON {place} USING gin ({name})")
 
 
 def _mysql_index(retriever: SqlRetriever, sql: Connection) -> None:
@@ -641,16 +639,13 @@ def _mysql_index(retriever: SqlRetriever, sql: Connection) -> None:
     preparer = sql.dialect.identifier_preparer
     place = preparer.format_table(sql_table(retriever.table, []))
     columns = ", ".join(preparer.quote(name) for name in retriever._searched)
-    sql.exec_driver_sql(
-        f"CREATE FULLTEXT INDEX {_index_name(retriever, columns, sql)} ON {place} ({columns})"
-    )
+    name = preparer.quote(f"{bare[:40]}_fts_{_digest(columns)}")
+    sql.exec_driver_sql(f"CREATE FULLTEXT INDEX {name} ON {place} ({columns})")
 
 
-def _index_name(retriever: SqlRetriever, expression: str, sql: Connection) -> str:
+def _digest(expression: str) -> str:
     # Other columns or another language make another index, so its name must be another.
-    digest = hashlib.sha256(expression.encode()).hexdigest()[:8]
-    bare = retriever.table.rpartition(".")[2]
-    return sql.dialect.identifier_preparer.quote(f"{bare[:40]}_fts_{digest}")
+    return hashlib.sha256(expression.encode()).hexdigest()[:8]
 
 
 _SEARCHES = {
