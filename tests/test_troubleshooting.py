@@ -415,6 +415,28 @@ def test_on_four_documents_a_word_counts_nothing() -> None:
     ]
 
 
+def test_building_prefix_dict_from_the_default_dictionary(tmp_path: Path) -> None:
+    plain = "import jieba; jieba.lcut('打印机')"
+    ours = "from ragbook.chinese import jieba_words; print(jieba_words('打印机'))"
+    shown = {}
+    for name, code in {"plain": plain, "ours": ours}.items():
+        (tmp_path / name).mkdir()
+        run = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "TMPDIR": str(tmp_path / name), "RAG_CACHE": str(tmp_path / "own")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert run.returncode == 0, run.stderr
+        shown[name] = run.stderr
+    assert "Building prefix dict from the default dictionary" in shown["plain"]
+    assert [path.name for path in (tmp_path / "plain").iterdir()] == ["jieba.cache"]
+    assert shown["ours"] == ""
+    assert list((tmp_path / "ours").iterdir()) == []
+    assert (tmp_path / "own" / "jieba.cache").exists()
+
+
 # Vector search and reranking
 
 
@@ -462,6 +484,22 @@ class Directions(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         return {"north": [0.0, 1.0], "north-east": [0.8, 0.6], "south": [0.0, -1.0]}[text]
+
+
+def test_in_another_language_all_scores_are_high() -> None:
+    embeddings: Any = get_profile("embedded").embeddings()
+    pairs = {
+        "Chinese": ("打印机卡纸怎么办？", "公司的股票代码是多少？"),
+        "English": ("How do I clear a paper jam?", "What is the company's stock symbol?"),
+    }
+    cosines = {}
+    for language, texts_of_two in pairs.items():
+        one, other = np.array(embeddings.embed_documents(list(texts_of_two)))
+        cosines[language] = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+    assert cosines["Chinese"] > 0.4  # nothing to do with each other
+    assert cosines["English"] < 0.1
+    tokens = embeddings._client.tokenizer.tokenize("打印机卡纸")
+    assert tokens.count("[UNK]") >= 3
 
 
 def test_relevance_scores_must_be_between_0_and_1() -> None:
