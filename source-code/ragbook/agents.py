@@ -19,7 +19,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnablePassthrough
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import BaseTool
 
 from ragbook.chains import NO_ANSWER, PROMPT, format_context
@@ -88,17 +88,21 @@ def retrieval_graph(
         return "search again" if not state["sources"] and state["searches"] == 1 else END
 
     def with_sources(found: dict[str, Any]) -> State:
-        answered = found["reply"].strip() != NO_ANSWER
-        return {"answer": found["reply"], "sources": found["documents"] if answered else []}
+        refused = found["reply"].strip() == NO_ANSWER
+        given = [] if refused else found["documents"]
+        return {"answer": found["reply"], "sources": given}
 
     question = itemgetter("question")
-    context: Any = {"context": lambda s: format_context(s["documents"]), "question": question}
-    reply = context | PROMPT | chat_model | StrOutputParser()
+    context = itemgetter("documents") | RunnableLambda(format_context)
+    filled: Any = {"context": context, "question": question}
+    reply = filled | PROMPT | chat_model | StrOutputParser()
+    # Nodes are chains, not functions, so that they run on the event loop as well.
+    first = {"documents": question | retriever, "searches": lambda s: 1}
+    again = {"documents": question | second, "searches": lambda s: 2}
 
     graph: Any = StateGraph(State)
-    # Nodes are chains, not functions, so that the same node also runs on the event loop.
-    graph.add_node("search", {"documents": question | retriever, "searches": lambda s: 1})
-    graph.add_node("search again", {"documents": question | second, "searches": lambda s: 2})
+    graph.add_node("search", first)
+    graph.add_node("search again", again)
     graph.add_node("answer", RunnablePassthrough.assign(reply=reply) | with_sources)
     graph.add_node("calculate", lambda s: _fixed(arithmetic(s["question"]) or ""))
     graph.add_node("reply", lambda s: _fixed(OUT_OF_SCOPE))
@@ -147,11 +151,12 @@ def tool_graph(
         model = chat_model.bind_tools(tools)
     except NotImplementedError:
         raise NotImplementedError(
-            f"{type(chat_model).__name__} calls no tools. Take a model that does, such as that of "
-            "the profile ollama, or let rules decide, as in retrieval_graph."
+            f"{type(chat_model).__name__} calls no tools. Take a model that does, "
+            "such as that of the profile ollama, or let rules decide, as in retrieval_graph."
         ) from None
+    ask = itemgetter("messages") | model | (lambda reply: {"messages": [reply]})
     graph: Any = StateGraph(MessagesState)
-    graph.add_node("model", itemgetter("messages") | model | (lambda reply: {"messages": [reply]}))
+    graph.add_node("model", ask)
     graph.add_node("tools", ToolNode(tools))
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", tools_condition)

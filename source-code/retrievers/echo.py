@@ -58,17 +58,22 @@ class EchoRetriever(BaseRetriever):
         k: int | None = None,
     ) -> list[Document]:
         count = check_count("k", k, self.k)
-        # In a thread, because the search computes. One that waits for a server is awaited here.
+        # In a thread, because the search computes. One that waits is awaited here.
         return await run_in_executor(None, self._search, check_query(query), count)
 
     def _search(self, query: str, count: int) -> list[Document]:
         asked = _words(query)
         if not asked:
             return []
-        shares = [len(asked & _words(d.page_content)) / len(asked) for d in self.documents]
-        ranked = sorted(range(len(shares)), key=lambda number: -shares[number])  # ties stay put
-        best = [number for number in ranked[:count] if shares[number] > 0]
-        return [scored_copy(self.documents[n], "echo_score", shares[n], "echo") for n in best]
+        texts = [_words(document.page_content) for document in self.documents]
+        shares = [len(asked & words) / len(asked) for words in texts]
+        # Python's sort is stable: documents of equal score keep their order.
+        ranked = sorted(range(len(shares)), key=lambda number: -shares[number])
+        return [
+            scored_copy(self.documents[number], "echo_score", shares[number], "echo")
+            for number in ranked[:count]
+            if shares[number] > 0
+        ]
 
 
 def _words(text: str) -> set[str]:
