@@ -34,6 +34,10 @@ USES = {
 from app.documents import document_key
 assert document_key(A) != document_key(B)
 """,
+    "json_mapping": """
+from app.json_mapping import JsonMapping
+assert JsonMapping(text="/t", id=None)({"t": "red kite"}).page_content == "red kite"
+""",
     "visibility": """
 from app.visibility import visibility_of
 assert visibility_of(Fixed(found=[1])) != visibility_of(Fixed(found=[2]))

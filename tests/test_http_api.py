@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import logging
 import math
@@ -13,24 +14,25 @@ import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import ConfigurableField
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from pydantic import ValidationError
 
 from helpers import TraceRecorder, doc, texts
 from ragbook.servers import SearchServer, WikiServer
 from retrievers import http_api
-from retrievers.http_api import HttpApiError, HttpApiRetriever, JsonMapping, Paging
+from retrievers.http_api import HttpApiError, HttpApiRetriever, Paging
+from retrievers.json_mapping import JsonMapping
 from retrievers.visibility import visibility_of
 
 KITES = [doc(f"red kite {n}", id=f"p{n}", title=f"Kite {n}") for n in range(12)]
@@ -236,7 +238,10 @@ async def test_c21_a_trace_shows_the_run_and_its_error(server: SearchServer) -> 
         {"paging": {"link": True}, "method": "POST"},
         {"token": ""},
         {"token": "two\nlines"},
+        {"token": "two "},
+        {"token": "two", "headers": {"authorization": "Basic x"}},
         {"headers": {"X-Key": "päss"}},
+        {"headers": {"X Ä": "two"}},
         {"tokn": "x"},
     ],
     ids=str,
@@ -256,83 +261,45 @@ def test_what_decides_who_sees_what_cannot_be_assigned(name: str) -> None:
         setattr(retriever, name, getattr(retriever, name))
 
 
-# JSON pointers
-
-EXAMPLE = {  # section 5 of RFC 6901, with its results
-    "foo": ["bar", "baz"],
-    "": 0,
-    "a/b": 1,
-    "c%d": 2,
-    "e^f": 3,
-    "g|h": 4,
-    "i\\j": 5,
-    'k"l': 6,
-    " ": 7,
-    "m~n": 8,
-}
+def test_a_call_cannot_redirect_the_token_or_get_a_limit_of_its_own(server: SearchServer) -> None:
+    retriever = client(server, token=TOKEN, max_concurrent=1)
+    with pytest.raises(ValueError, match="k can be given per call"):
+        retriever.configurable_fields(k=ConfigurableField(id="k"))
+    for name in ("base_url", "token", "headers", "max_concurrent"):
+        with pytest.raises(ValueError, match=f"{name} must not be changed in a copy"):
+            retriever.model_copy(update={name: None})
+    for opened in (False, True):
+        copies = [retriever.model_copy(update={"k": 1}), retriever.model_copy(deep=True)]
+        assert all(copy._open() is retriever._open() for copy in copies)
+        assert copies[0].k == 1
+        if not opened:
+            assert deepcopy(retriever)._open() is retriever._open()
 
 
 @pytest.mark.parametrize(
-    ("pointer", "value"),
+    ("header", "url"),
     [
-        ("", EXAMPLE),
-        ("/foo", ["bar", "baz"]),
-        ("/foo/0", "bar"),
-        ("/", 0),
-        ("/a~1b", 1),
-        ("/c%d", 2),
-        ("/e^f", 3),
-        ("/g|h", 4),
-        ("/i\\j", 5),
-        ('/k"l', 6),
-        ("/ ", 7),
-        ("/m~0n", 8),
-        ("/foo/2", None),
-        ("/foo/-", None),
-        ("/foo/00", None),
-        ("/foo/-1", None),
-        ("/foo/0/x", None),
-        ("/~01", None),
-        ("/nothing", None),
+        ('</a>; rel="next"', "/a"),
+        ("</a>;rel=next", "/a"),
+        ('</a> ; REL = "Next"', "/a"),
+        ('</a>; rel="last next"', "/a"),
+        ('</a;v=1,2?q=x>; rel="next"', "/a;v=1,2?q=x"),
+        ('</a>; title="a=b, <c>; d"; rel="next"', "/a"),
+        ('</a>; title="say \\"rel=next\\""; rel="prev", </b>; rel="next"', "/b"),
+        ('</a>; title="; rel=next"', None),
+        ('</a>; rel="nexting"', None),
+        ("</a>; x-rel=next", None),
+        ("</a>", None),
+        ("<>;", None),
+        (";;;,<a>;=;;rel", None),
+        ("", None),
     ],
 )
-def test_json_pointers_are_those_of_rfc_6901(pointer: str, value: Any) -> None:
-    item = {"doc": EXAMPLE, "text": "t", "id": 1}
-    mapping = JsonMapping(metadata={"found": f"/doc{pointer}"})
-    assert mapping(item).metadata.get("found") == value
+def test_the_header_link_is_read_as_rfc_8288_says(header: str, url: str | None) -> None:
+    assert http_api._next_link(header) == url
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=8,
-)
-
-
-def pointers(value: Any, start: str = "") -> Iterator[tuple[str, Any]]:
-    yield start, value
-    pairs: Any = []
-    if isinstance(value, dict):
-        pairs = value.items()
-    elif isinstance(value, list):
-        pairs = enumerate(value)
-    for name, inner in pairs:
-        yield from pointers(inner, f"{start}/{str(name).replace('~', '~0').replace('/', '~1')}")
-
-
-@given(JSON)
-def test_every_value_of_any_json_is_found_by_its_pointer(value: Any) -> None:
-    for pointer, inner in pointers(value):
-        assert http_api._at(value, pointer) is inner or http_api._at(value, pointer) == inner
-
-
-@given(JSON)
-def test_whatever_json_comes_without_the_fields_it_is_one_clear_error(value: Any) -> None:
-    retriever = HttpApiRetriever(base_url="http://a.example", document=SCORED)
-    if isinstance(value, dict) and {"text", "id", "score"} <= value.keys():
-        return
-    with pytest.raises(HttpApiError, match=r"^result 1 of GET /search: '/"):
-        retriever._documents([value])
+# Results
 
 
 @pytest.mark.parametrize(
@@ -363,6 +330,8 @@ def test_a_score_beyond_all_numbers_is_an_error() -> None:
     retriever = HttpApiRetriever(base_url="http://a.example", document=SCORED)
     with pytest.raises(HttpApiError, match=r"'/score' is a number \(expected: a finite number"):
         retriever._documents([{"id": 1, "text": "x", "score": json.loads("1e999")}])
+    with pytest.raises(HttpApiError, match=r"'/score' is a number \(expected: a finite number"):
+        retriever._documents([{"id": 1, "text": "x", "score": -(10**400)}])
 
 
 @pytest.mark.parametrize(
@@ -491,7 +460,13 @@ async def test_retry_after_may_be_a_date(
         assert sleeps.pop() == waited
 
 
-@pytest.mark.parametrize("rubbish", ["soon", "-1", "1.5", "", "Mon, 99 Foo 2026"])
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        *("soon", "-1", "1.5", "", "Mon, 99 Foo 2026"),
+        "Mon, 01 Jan 2024 00:00:00 +9999999999999999",
+    ],
+)
 async def test_a_retry_after_that_says_nothing_is_ignored(
     server: SearchServer, sleeps: list[float], rubbish: str
 ) -> None:
@@ -524,20 +499,34 @@ async def test_invalid_json_is_an_error_without_the_body(server: SearchServer) -
     assert_nothing_of("red kite", error)
 
 
-@pytest.mark.parametrize("body", ["[" * 100_000, "NaN", "", "1" * 5000])
+@pytest.mark.parametrize("body", ["[" * 100_000, "NaN", "", "1" * 5000, "[1e999]", "[-1e999]"])
 async def test_rubbish_that_breaks_parsers_is_the_same_error(body: str) -> None:
+    with pytest.raises(HttpApiError, match="but no JSON"):
+        await answered_with(body.encode())
+
+
+@pytest.mark.parametrize("body", [rb'{"text": "secret \ud800"}', b'{"secret \xed\xa0\x80": 1}'])
+async def test_half_a_character_is_an_error(body: bytes) -> None:
+    with pytest.raises(HttpApiError, match=r"half of a character \(a lone surrogate") as caught:
+        await answered_with(body)
+    assert "secret" not in repr(caught.value)
+
+
+async def answered_with(body: bytes) -> None:
+    """Ask a service that answers with just this."""
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body.encode())}\r\n\r\n"
-        writer.write((head + body).encode())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
 
     listening = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     retriever = HttpApiRetriever(base_url=f"http://127.0.0.1:{port}")
-    with pytest.raises(HttpApiError, match="but no JSON"):
+    try:
         await retriever.ainvoke("kite")
-    retriever.close()
-    listening.close()
+    finally:
+        retriever.close()
+        listening.close()
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -648,6 +637,25 @@ async def test_a_next_page_elsewhere_does_not_get_the_token(
     assert "the next page is at another host, port or scheme" in str(error)
     assert "pass" not in str(error)
     assert private.counters.requests == 2
+
+
+async def test_a_cursor_may_be_0(server: SearchServer) -> None:
+    pages = itertools.cycle(
+        [
+            {"results": [{"id": 1, "text": "kite"}], "next": 0},
+            {"results": [{"id": 2, "text": "kite"}], "next": None},
+        ]
+    )
+    server.faults.rewrite = lambda body: next(pages)
+    assert await both(client(server, paging=Paging(cursor="/next"), k=50)) == ["1", "2"]
+
+
+async def test_a_service_that_ignores_the_number_of_the_page_is_noticed(
+    server: SearchServer,
+) -> None:
+    error = await both_fail(client(server, paging=Paging(number="pages"), k=50))
+    assert "GET /search: page 2 is the same as the one before it" in str(error)
+    assert server.counters.requests == 4
 
 
 @pytest.mark.parametrize(("value", "kind"), [(["x"], "a list"), (True, "true or false")])

@@ -1,12 +1,8 @@
 from langchain_core.documents import Document
 
 from ragbook.servers import SearchServer
-from retrievers.http_api import (
-    HttpApiError,
-    HttpApiRetriever,
-    JsonMapping,
-    Paging,
-)
+from retrievers.http_api import HttpApiError, HttpApiRetriever, Paging
+from retrievers.json_mapping import JsonMapping
 
 pages = [
     ("Red kite", "The red kite has a forked tail."),

@@ -8,10 +8,11 @@ import json
 import logging
 import math
 import os
+import re
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,7 +40,8 @@ from pydantic import (
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result
 from tenacity.wait import wait_random_exponential
 
-from .documents import check_count, check_query, copied
+from .documents import check_count, check_query, copied, function_name, refuse_fixed
+from .json_mapping import MISSING, JsonMapping, UnfitJson, check_pointer, json_at, mismatch
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -62,50 +64,6 @@ class HttpApiError(RuntimeError):
         super().__init__(message)
         self.status = status
         self.attempts = attempts
-
-
-class JsonMapping(BaseModel):
-    """Where one result of an answer keeps what a document needs, as JSON pointers (RFC 6901).
-
-    A pointer is a path such as `/text` or `/fields/0/value`; `""` is the whole result.
-
-    Args:
-        text: The text, a string; it must be there.
-        id: The id, a string or a number; it must be there. None for results without ids.
-        score: A number, which becomes `metadata["api_score"]`; it must be there. None for no score.
-        metadata: Further metadata: names and their pointers, of which those that a result lacks
-            are left out; or one pointer to an object that is taken as it is.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    text: str = "/text"
-    id: str | None = "/id"
-    score: str | None = None
-    metadata: dict[str, str] | str = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        more = self.metadata if isinstance(self.metadata, dict) else {"": self.metadata}
-        for pointer in (self.text, self.id, self.score, *more.values()):
-            _check_pointer(pointer)
-        return self
-
-    def __call__(self, item: Any) -> Document:
-        """Make the document of one result."""
-        if isinstance(self.metadata, str):
-            metadata = dict(_typed(item, self.metadata, dict, "an object"))
-        else:
-            found = {name: _at(item, pointer) for name, pointer in self.metadata.items()}
-            metadata = {name: value for name, value in found.items() if value is not _MISSING}
-        metadata.pop("retrieved_by", None)  # ours to say
-        text = _typed(item, self.text, str, "a string")
-        name = None if self.id is None else _typed(item, self.id, str | int, "a string or a number")
-        if self.score is not None:
-            metadata["api_score"] = float(_typed(item, self.score, int | float, "a finite number"))
-        return Document(
-            page_content=text, id=None if name is None else str(name), metadata=metadata
-        )
 
 
 class Paging(BaseModel):
@@ -133,8 +91,8 @@ class Paging(BaseModel):
     def _check(self) -> Self:
         if sum((self.url is not None, self.link, self.cursor is not None, bool(self.number))) != 1:
             raise ValueError("Paging needs exactly one of url, link, cursor and number.")
-        _check_pointer(self.url)
-        _check_pointer(self.cursor)
+        check_pointer(self.url)
+        check_pointer(self.cursor)
         return self
 
 
@@ -147,6 +105,9 @@ class HttpApiRetriever(BaseRetriever):
     5xx, with exponential backoff and full jitter, or as `Retry-After` says; never after another
     status. A search must therefore change nothing at the service. Redirects are not followed, and
     a next page at another host is refused, because the token would go there too.
+
+    The library httpx logs the URL of each request at the level INFO, and with `GET` the query is in
+    it. If your logs must not have it: `logging.getLogger("httpx").setLevel(logging.WARNING)`.
 
     Threads and event loops share one limit on calls and one set of connections. That is simple
     because all requests run in one background thread with an event loop of its own. There a slow
@@ -233,7 +194,7 @@ class HttpApiRetriever(BaseRetriever):
     @field_validator("results")
     @classmethod
     def _check_results(cls, results: str) -> str:
-        return _check_pointer(results)
+        return check_pointer(results)
 
     @field_validator("token", "headers")
     @classmethod
@@ -242,9 +203,26 @@ class HttpApiRetriever(BaseRetriever):
         for secret in values:
             # What may not stand in a header would end up in the text of an error.
             value = "x" if secret is None else secret.get_secret_value()
-            if not value or not all("!" <= c <= "~" for c in value.replace(" ", "x")):
-                raise ValueError("a token or header must be visible ASCII characters, on one line.")
+            if not re.fullmatch(r"[!-~]+( +[!-~]+)*", value):
+                raise ValueError(
+                    "a token or header must be visible ASCII characters, on one line, without "
+                    "spaces at its ends."
+                )
         return secrets
+
+    @field_validator("headers")
+    @classmethod
+    def _check_names(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name in headers:
+            if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII):
+                raise ValueError(f"{name!a} is no name of a header, such as X-Api-Key.")
+        return headers
+
+    @model_validator(mode="after")
+    def _check_authorization(self) -> Self:
+        if self.token is not None and "authorization" in map(str.lower, self.headers):
+            raise ValueError("Give either a token or a header Authorization, not both.")
+        return self
 
     @model_validator(mode="after")
     def _check_paging(self) -> Self:
@@ -261,12 +239,30 @@ class HttpApiRetriever(BaseRetriever):
                 about it, such as a lambda: it might limit what is found to one user.
         """
         secrets = json.dumps([self.base_url, sorted(self._secret_headers().multi_items())])
-        functions = [self.query_parameter, self.document]
+        fields = [self.query_parameter, self.document]
+        functions = [field for field in fields if not isinstance(field, str | JsonMapping)]
         return {
             "service": self.base_url + self.path,
             "secrets": hashlib.sha256(secrets.encode()).hexdigest(),
-            "functions": [_described(f) for f in functions if not isinstance(f, str | JsonMapping)],
+            "functions": [function_name(function) for function in functions],
         }
+
+    def configurable_fields(self, **kwargs: Any) -> NoReturn:
+        """Refuse: each call would get an instance, and with it a limit and connections of its own.
+
+        It could also send the token to another address.
+        """
+        raise ValueError(
+            "The fields of an HttpApiRetriever cannot be configurable, because all calls share one "
+            "limit and one token. k can be given per call; for other settings build another one."
+        )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy the retriever; the copy has the same address, secrets, connections and limit."""
+        refuse_fixed(self, update or {}, "changed in a copy")
+        copy = super().model_copy(update=update, deep=deep)
+        copy._connections = self._connections
+        return copy
 
     def close(self) -> None:
         """Close the connections; a later query opens new ones."""
@@ -331,16 +327,13 @@ class HttpApiRetriever(BaseRetriever):
         for number, item in enumerate(items, start=1):
             place = f"result {number} of {self.method} {_path(self)}"
             try:
-                document = self.document(item)
-            except _Unfit as error:
-                wrong = str(error)
+                found.append(_found_here(self.document(item)))
+            except UnfitJson as error:
+                advice = "Compare `document` with the API."
+                raise HttpApiError(f"{place}: {error}. {advice}", 200) from None
             except Exception as error:
                 error.add_note(f"Raised by `document` for {place}.")
                 raise
-            else:
-                found.append(_found_here(document))
-                continue
-            raise HttpApiError(f"{place}: {wrong}. Compare `document` with the API.", 200)
         return found
 
 
@@ -352,6 +345,9 @@ class _Connections:
         self._loop = _background_loop()
         self._client: httpx.AsyncClient | None = None
         self.slots = asyncio.Semaphore(limit)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # locks cannot be copied, and a copy shares the limit
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run something in the background thread; cancelling the future cancels it."""
@@ -458,12 +454,17 @@ class _Search:
         self._fail(reason, "Is the service overloaded? Raise deadline if it may be slow.", None)
 
     async def _results(self) -> list[Any]:
-        pages, items = [self._first], list[Any]()
+        pages, items, before = [self._first], list[Any](), None
         while True:
             answer = await self._ask(pages[-1])
-            found = _at(answer.body, self._retriever.results)
+            found = json_at(answer.body, self._retriever.results)
             if not isinstance(found, list):
-                self._fail(_wrong(self._retriever.results, found, "a list"), COMPARE)
+                self._fail(mismatch(self._retriever.results, found, "a list"), COMPARE)
+            number = self._retriever.paging and self._retriever.paging.number
+            if number and found and found == before:
+                advice = f"Does the service number its pages by the parameter {number!r}?"
+                self._fail(f"page {len(pages)} is the same as the one before it", advice)
+            before = found
             items += found
             if len(items) >= self._k or len(pages) == self._retriever.max_pages:
                 return items[: self._k]
@@ -482,11 +483,11 @@ class _Search:
             number = parameters[paging.number] + 1
             return _Page(page.url, {**parameters, paging.number: number}) if any_found else None
         pointer = paging.url or paging.cursor or ""
-        following = answer.link if paging.link else _at(answer.body, pointer)
-        if following in (_MISSING, None, "", False):
+        following = answer.link if paging.link else json_at(answer.body, pointer)
+        if following is False or following in (MISSING, None, ""):  # 0 may be a cursor
             return None
         if not isinstance(following, str | int) or following is True:
-            self._fail(_wrong(pointer, following, "a string"), COMPARE)
+            self._fail(mismatch(pointer, following, "a string"), COMPARE)
         if paging.cursor is not None:
             return _Page(page.url, {**parameters, paging.parameter: following})
         url = _same_origin(page.url, str(following))
@@ -593,7 +594,12 @@ async def _read(response: httpx.Response, max_bytes: int) -> _Answer | _Failure:
             if len(content) > max_bytes:
                 advice = "Ask for fewer results a page (limit_parameter), or raise max_bytes."
                 return _Failure(f"an answer of more than {max_bytes} bytes", advice, status)
-        return _Answer(json.loads(content, parse_constant=_refuse), _link(response))
+        body = json.loads(content, parse_constant=_refuse, parse_float=_finite)
+        json.dumps(body, ensure_ascii=False).encode()
+        return _Answer(body, _next_link(response.headers.get("Link", "")))
+    except UnicodeEncodeError:  # as of "\\ud800"; no store or model could take it
+        advice = "The service has to send whole characters."
+        return _Failure("text with half of a character (a lone surrogate)", advice, status)
     except (ValueError, RecursionError, zlib.error):
         kind = response.headers.get("Content-Type", "unknown")[:40]
         advice = "Check base_url and path: a sign-in page or a proxy may have answered."
@@ -604,8 +610,23 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError("NaN and Infinity are not JSON")
 
 
-def _link(response: httpx.Response) -> str | None:
-    return response.links.get("next", {}).get("url")
+def _finite(number: str) -> float:
+    if math.isinf(value := float(number)):
+        raise ValueError("a number beyond all that a float can hold")
+    return value
+
+
+_PARAMETER = r"""\s*+;\s*+([\w*-]++)(?:\s*+=\s*+("(?:[^"\\]|\\.)*+"|[^\s;,"]*+))?"""
+_LINK = re.compile(rf"<([^>]*+)>((?:{_PARAMETER})*+)")
+
+
+def _next_link(header: str) -> str | None:
+    """Return the URL of the relation `next` in a header `Link` (RFC 8288)."""
+    for link in _LINK.finditer(header):
+        for name, value in re.findall(_PARAMETER, link[2]):
+            if name.lower() == "rel" and "next" in value.strip('"').lower().split():
+                return link[1]
+    return None
 
 
 def _advice(status: int) -> str:
@@ -645,10 +666,10 @@ def _retry_after(value: str | None) -> float | None:
         return float(value)
     try:
         date = parsedate_to_datetime(value)
-    except ValueError:
+        date = date if date.tzinfo else date.replace(tzinfo=UTC)
+        return max(0.0, (date - _now()).total_seconds())
+    except (ValueError, OverflowError):
         return None
-    date = date if date.tzinfo else date.replace(tzinfo=UTC)
-    return max(0.0, (date - _now()).total_seconds())
 
 
 def _now() -> datetime:
@@ -663,67 +684,6 @@ def _same_origin(current: str, following: str) -> str | None:
         return None
     same = (here.scheme, here.host, here.port) == (there.scheme, there.host, there.port)
     return str(there) if same and not there.userinfo else None
-
-
-_MISSING = object()
-_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
-
-
-def _check_pointer(pointer: str | None) -> str:
-    pointer = pointer or ""
-    escapes = pointer.replace("~0", "").replace("~1", "")
-    if (pointer and not pointer.startswith("/")) or "~" in escapes:
-        raise ValueError(
-            "A JSON pointer is empty or begins with /, as in /results or /data/0/text."
-        )
-    return pointer
-
-
-def _at(value: Any, pointer: str) -> Any:
-    """Return what a JSON pointer (RFC 6901) leads to, or `_MISSING`."""
-    for part in pointer.split("/")[1:]:
-        part = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict) and part in value:
-            value = value[part]
-        elif isinstance(value, list) and _is_index(part) and int(part) < len(value):
-            value = value[int(part)]
-        else:
-            return _MISSING
-    return value
-
-
-def _is_index(part: str) -> bool:
-    return part.isascii() and part.isdecimal() and (part == "0" or part[0] != "0")
-
-
-def _described(function: Any) -> str:
-    name = getattr(function, "__qualname__", "<unnamed>")
-    held = [getattr(function, place, None) for place in ("__self__", "__closure__")]
-    if "<" in name or held != [None, None]:
-        raise ValueError(
-            f"{name} may hold a user's settings, so results cannot be kept apart by it. Use a "
-            "function of a module, and `parameters` or `headers` for what differs between users."
-        )
-    return f"{function.__module__}.{name}"
-
-
-class _Unfit(Exception):
-    """A result does not have what the mapping asks for."""
-
-
-def _typed(item: Any, pointer: str, kind: Any, name: str) -> Any:
-    value = _at(item, pointer)
-    fits = isinstance(value, kind) and not isinstance(value, bool)
-    if not fits or (isinstance(value, float) and not math.isfinite(value)):
-        raise _Unfit(_wrong(pointer, value, name))
-    return value
-
-
-def _wrong(pointer: str, value: Any, wanted: str) -> str:
-    if value is _MISSING:
-        return f"{pointer!r} is not there (expected: {wanted})"
-    got = "null" if value is None else _KINDS.get(type(value), "a number")
-    return f"{pointer!r} is {got} (expected: {wanted})"
 
 
 def _found_here(made: Any) -> Document:
