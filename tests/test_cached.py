@@ -963,6 +963,34 @@ def test_a_restart_between_two_questions_is_not_noticed(redis_server: RedisServe
     assert texts(cached.invoke("q")) == ["q 2"]
 
 
+def test_a_redis_whose_memory_is_full_is_no_outage(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    import redis
+
+    cached = on_redis(redis_server)
+    cached.invoke("kept before")
+    redis.Redis.from_url(redis_server.url).config_set("maxmemory", 1)
+    assert texts(cached.invoke("q")) == ["q 2"]
+    assert texts(cached.invoke("q")) == ["q 3"]
+    assert texts(cached.invoke("kept before")) == ["kept before 1"]
+    assert [record.message for record in caplog.records] == [
+        "Redis refuses to keep or to give a result: OutOfMemoryError."
+    ]
+
+
+@pytest.mark.parametrize(
+    "url", ["unix:///nowhere/redis.sock", "redis://nowhere.invalid", "redis://127.0.0.1:1"]
+)
+async def test_a_redis_that_is_nowhere_is_none(url: str) -> None:
+    pytest.importorskip("redis")
+    cached = CachedRetriever(retriever=Plain(), redis_url=url, namespace="n")
+    assert texts(cached.invoke("q")) == ["q 1"]
+    assert texts(await cached.ainvoke("q")) == ["q 2"]
+    with pytest.raises(ConnectionError, match="not forgotten"):
+        await cached.aclear()
+
+
 def test_a_redis_that_never_answers_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("redis")
     with socket.create_server(("127.0.0.1", 0)) as silent:

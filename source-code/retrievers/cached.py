@@ -467,11 +467,11 @@ class _Redis:
             import redis
         except ImportError:
             raise ImportError("redis_url needs the package redis: uv add redis") from None
-        self._lost = (redis.RedisError, OSError)
+        self._lost, self._refused = (redis.RedisError, OSError), redis.ResponseError
         self._prefix, self._ttl, self._timer = namespace, max(1, round(ttl * 1000)), timer
         self._down_until: float | None = None
         self._lock = Lock()
-        self._told_unfit = False
+        self._told: set[str] = set()
         try:
             pool = redis.BlockingConnectionPool.from_url(
                 url,
@@ -506,9 +506,8 @@ class _Redis:
         text = _written(documents, generation)
         if text is not None:
             self._ask(lambda: self._client.set(self._name(key), text, px=self._ttl))
-        elif not self._told_unfit:
-            self._told_unfit = True
-            logger.warning("Not kept in Redis: documents whose metadata JSON would change.")
+        else:
+            self._tell_once("Not kept in Redis: documents whose metadata JSON would change.")
 
     def clear(self) -> None:
         try:
@@ -542,6 +541,8 @@ class _Redis:
         answer = None
         try:
             answer = command()
+        except self._refused as refusal:  # it is there, and its memory is full, for instance
+            self._tell_once(f"Redis refuses to keep or to give a result: {type(refusal).__name__}.")
         except self._lost as lost:
             error = lost
         with self._lock:
@@ -553,6 +554,11 @@ class _Redis:
         if error is None and was_down:
             logger.warning("Redis is back: caching again.")
         return answer
+
+    def _tell_once(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            logger.warning("%s", message)
 
 
 def _written(documents: Kept, generation: str) -> str | None:
