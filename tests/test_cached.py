@@ -733,6 +733,20 @@ async def test_after_patience_seconds_one_who_waited_searches_and_the_others_fol
     assert texts(await cached.ainvoke("q")) == ["q 2"]
 
 
+async def test_a_blocking_call_on_the_event_loop_does_not_wait_for_a_task_of_that_loop() -> None:
+    class Interrupted(Counting):
+        async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> Any:
+            found = super()._get_relevant_documents(query, run_manager=run_manager)
+            await asyncio.sleep(0.02)
+            return found
+
+    cached = CachedRetriever(retriever=Interrupted(), patience=1000)
+    leader = asyncio.create_task(cached.ainvoke("q"))
+    await asyncio.sleep(0.01)
+    assert texts(cached.invoke("q")) == ["q 2"]
+    assert texts(await leader) == ["q 1"]
+
+
 async def test_threads_that_wait_for_a_task_give_its_thread_pool_back() -> None:
     """All threads of the pool wait for a task, which waits for a thread of the pool."""
 

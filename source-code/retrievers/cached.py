@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import uuid4
 
@@ -75,10 +75,11 @@ class CachedRetriever(BaseRetriever):
     the next to ask searches again: errors are not kept. An empty result is kept like any other.
 
     A call is passed to the retriever and not kept if an argument is not plain data (a function as
-    `filter`), if `visibility` fails, or if a setting changes during the search; a retriever that
-    counts its calls in a field does that, so count in a private attribute. A callback handler sees
-    a custom event `cache` whose data are `{"outcome": "hit"}`, or `miss`, `shared` or `bypass`;
-    `info()` counts them. The documents are the same in each case.
+    `filter`), if `visibility` fails, or if a setting or a grant is another one after the search. (One
+    that changes and changes back within a search is not noticed.) A retriever that counts its calls
+    in a field is never kept, so count in a private attribute. A callback handler sees a custom event
+    `cache` whose data are `{"outcome": "hit"}`, or `miss`, `shared` or `bypass`; `info()` counts
+    them. The documents are the same in each case.
 
     Args:
         retriever: What is searched. Arguments such as `k` in `invoke(query, k=…)` reach it.
@@ -182,7 +183,7 @@ class CachedRetriever(BaseRetriever):
                 return told("bypass", search())
             if not state.store.waits and (found := state.store.look(key)[0]) is not None:
                 return told("hit", found)
-            flight, leads = state.join(key, late)
+            flight, leads = state.join(key, late, get_ident())
             if not leads:
                 wait([flight], timeout=self.patience)
                 outcome, found = _landed(flight)
@@ -333,13 +334,22 @@ class _Result:
     alone: bool = False
 
 
+class _Flight(Future[_Result]):
+    """A search under way. It counts as running, so that none of those who wait can cancel it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = get_ident()
+        self.set_running_or_notify_cancel()
+
+
 @dataclass
 class _Landing:
     """Ends a search, however it ends, so that nobody waits for ever."""
 
     state: _State
     key: _Key
-    flight: Future[_Result]
+    flight: _Flight
     result: _Result = _Result()
 
     def __enter__(self) -> _Landing:
@@ -360,7 +370,7 @@ class _Landing:
         self.flight.set_result(self.result)
 
 
-def _landed(flight: Future[_Result]) -> tuple[str, Kept]:
+def _landed(flight: _Flight) -> tuple[str, Kept]:
     """Return the outcome for one who waited, and the documents if it is `shared`."""
     result = flight.result() if flight.done() else _Result()
     if result.error is not None:
@@ -371,7 +381,7 @@ def _landed(flight: Future[_Result]) -> tuple[str, Kept]:
     return ("bypass" if result.alone else "none"), ()
 
 
-async def _wait(flight: Future[_Result], patience: float) -> None:
+async def _wait(flight: _Flight, patience: float) -> None:
     waiter = asyncio.wrap_future(flight)
     try:
         await asyncio.wait([waiter], timeout=patience)
@@ -385,20 +395,28 @@ class _State:
     def __init__(self, store: _Store) -> None:
         self.store = store
         self.lock = Lock()
-        self.flights: dict[_Key, Future[_Result]] = {}
+        self.flights: dict[_Key, _Flight] = {}
         self.counts: Counter[str] = Counter()
 
-    def join(self, key: _Key, late: Future[_Result] | None) -> tuple[Future[_Result], bool]:
-        """Return the search for this key, and whether the caller has to do it."""
+    def join(
+        self, key: _Key, late: _Flight | None, blocks: int | None = None
+    ) -> tuple[_Flight, bool]:
+        """Return the search for this key, and whether the caller has to do it.
+
+        Args:
+            key: What is searched for.
+            late: A search that the caller will not wait for any longer.
+            blocks: The thread that waiting would block, if any. A search that began there, in a
+                task or further up, could never end.
+        """
         with self.lock:
             flight = self.flights.get(key)
-            if flight is not None and flight is not late:
+            if flight is not None and flight is not late and flight.thread != blocks:
                 return flight, False
-            flight = self.flights[key] = Future()
-            flight.set_running_or_notify_cancel()
+            flight = self.flights[key] = _Flight()
             return flight, True
 
-    def leave(self, key: _Key, flight: Future[_Result]) -> None:
+    def leave(self, key: _Key, flight: _Flight) -> None:
         with self.lock:
             if self.flights.get(key) is flight:
                 del self.flights[key]
