@@ -22,6 +22,9 @@ from langchain_tests.integration_tests import (
 from helpers import doc, texts
 from retrievers.dense import DenseRetriever
 from retrievers.faiss_store import FaissStore, StoreError
+from retrievers.permission import PermissionFilteredRetriever
+from retrievers.tenant import TenantScopedRetriever
+from retrievers.threshold import ThresholdRetriever
 
 
 class Table(Embeddings):
@@ -370,3 +373,16 @@ async def test_async_methods_do_the_same() -> None:
     assert [texts(documents) for documents in found] == [["east"]] * 5
     await filled.adelete(["east"])
     assert texts(await filled.asimilarity_search("east")) == ["north"]
+
+
+def test_the_retrievers_for_access_and_thresholds_search_it() -> None:
+    names = [f"{tenant}{number}" for tenant in "ab" for number in range(10)]
+    documents = [doc(name, name, tenant=name[0]) for name in names]
+    filled = FaissStore.from_documents(documents, DeterministicFakeEmbedding(size=16))
+    tenant = TenantScopedRetriever(vectorstore=filled, tenant_id="b", k=20)
+    assert sorted(texts(tenant.invoke("a3"))) == names[10:]
+    allowed = PermissionFilteredRetriever(vectorstore=filled, visible_ids={"a3", "b1"}, k=5)
+    assert texts(allowed.invoke("a3"))[0] == "a3"
+    assert len(allowed.invoke("a3")) == 2
+    near = ThresholdRetriever(vectorstore=filled, score_threshold=0.99)
+    assert texts(near.invoke("a3")) == ["a3"]

@@ -13,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import database_servers
 import pytest
 from database_servers import (
     PASSWORD,
@@ -103,6 +104,17 @@ def lite(tmp_path: Path) -> Iterator[Database]:
 
 def ids(documents: list[Document]) -> list[str | None]:
     return [document.id for document in documents]
+
+
+@pytest.mark.parametrize("kind", ["PostgreSQL", "MariaDB"])
+def test_without_its_programs_a_server_is_skipped_and_pytest_says_which(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_servers, "_program", lambda name: None)
+    monkeypatch.setattr(database_servers, "_postgresql", lambda name: "")
+    with pytest.raises(pytest.skip.Exception, match=f"{kind} is not installed: no .* and no "):
+        database_servers._server_or_skip(getattr(database_servers, kind))
+    assert database_servers.installed_servers() == []
 
 
 # What every database does
