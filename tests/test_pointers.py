@@ -18,31 +18,31 @@ def folder(tmp_path: Path) -> Path:
     """A folder of figures, beside a file that nobody may read."""
     figures = tmp_path / "figures"
     (figures / "sub").mkdir(parents=True)
-    (figures / "a.svg").write_text("<svg/>")
+    (figures / "a.png").write_text("png")
     (figures / "sub" / "B.PNG").write_text("png")
     (figures / "notes.txt").write_text("not an image")
-    (tmp_path / "secret.svg").write_text("secret")
+    (tmp_path / "secret.png").write_text("secret")
     (tmp_path / "figures-of-others").mkdir()
-    (tmp_path / "figures-of-others" / "a.svg").write_text("theirs")
+    (tmp_path / "figures-of-others" / "a.png").write_text("theirs")
     return figures
 
 
-@pytest.mark.parametrize("pointer", ["a.svg", "./a.svg", "sub/../a.svg", "sub/B.PNG", "sub\\B.PNG"])
+@pytest.mark.parametrize("pointer", ["a.png", "./a.png", "sub/../a.png", "sub/B.PNG", "sub\\B.PNG"])
 def test_a_file_of_the_folder_is_returned(folder: Path, pointer: str) -> None:
     found = pointed_file(doc("figure", path=pointer), folder)
-    assert found in (folder / "a.svg", folder / "sub" / "B.PNG")
+    assert found in (folder / "a.png", folder / "sub" / "B.PNG")
     assert found.is_absolute()
 
 
 @pytest.mark.parametrize(
     "pointer",
     [
-        "../secret.svg",
-        "sub/../../secret.svg",
-        "..\\secret.svg",
-        "../figures-of-others/a.svg",  # a prefix of the name is not the folder
+        "../secret.png",
+        "sub/../../secret.png",
+        "..\\secret.png",
+        "../figures-of-others/a.png",  # a prefix of the name is not the folder
         "/etc/passwd",
-        "~/secret.svg/../../../x.svg",
+        "~/secret.png/../../../x.png",
     ],
 )
 def test_a_path_out_of_the_folder_is_refused(folder: Path, pointer: str) -> None:
@@ -53,20 +53,20 @@ def test_a_path_out_of_the_folder_is_refused(folder: Path, pointer: str) -> None
 
 
 def test_a_link_out_of_the_folder_is_refused_and_one_inside_followed(folder: Path) -> None:
-    (folder / "out.svg").symlink_to(folder.parent / "secret.svg")
-    (folder / "in.svg").symlink_to(folder / "a.svg")
+    (folder / "out.png").symlink_to(folder.parent / "secret.png")
+    (folder / "in.png").symlink_to(folder / "a.png")
     with pytest.raises(PointerError, match="outside"):
-        pointed_file(doc("figure", path="out.svg"), folder)
-    assert pointed_file(doc("figure", path="in.svg"), folder) == folder / "a.svg"
+        pointed_file(doc("figure", path="out.png"), folder)
+    assert pointed_file(doc("figure", path="in.png"), folder) == folder / "a.png"
 
 
 def test_the_folder_itself_may_be_reached_by_a_link(folder: Path) -> None:
     link = folder.parent / "link"
     link.symlink_to(folder, target_is_directory=True)
-    assert pointed_file(doc("figure", path="a.svg"), link) == folder / "a.svg"
+    assert pointed_file(doc("figure", path="a.png"), link) == folder / "a.png"
 
 
-@pytest.mark.parametrize("pointer", [None, 7, "", "  ", ["a.svg"], "a\0.svg", "a\n.svg"])
+@pytest.mark.parametrize("pointer", [None, 7, "", "  ", ["a.png"], "a\0.png", "a\n.png", "a\ud800"])
 def test_what_is_no_path_is_an_error(folder: Path, pointer: Any) -> None:
     with pytest.raises(PointerError, match=r"has no path in metadata\['path'\]"):
         pointed_file(doc("figure", path=pointer), folder)
@@ -77,27 +77,37 @@ def test_only_the_endings_allowed_are_let_through(folder: Path) -> None:
         pointed_file(doc("figure", path="notes.txt"), folder)
     text = pointed_file(doc("figure", file="notes.txt"), folder, key="file", suffixes={".txt"})
     assert text.read_text() == "not an image"
+    (folder / "drawn.svg").write_text("<svg/>")
+    with pytest.raises(PointerError, match="name their ending in suffixes"):  # it can hold scripts
+        pointed_file(doc("figure", path="drawn.svg"), folder)
+    assert pointed_file(doc("figure", path="drawn.svg"), folder, suffixes={".svg"}).is_file()
+
+
+@pytest.mark.parametrize("name", ["a\u00a0b.png", "9.41\u202fPM.png", "مخطط.png"])
+def test_names_with_spaces_of_any_kind_are_names(folder: Path, name: str) -> None:
+    (folder / name).write_text("png")
+    assert pointed_file(doc("figure", path=name), folder) == folder / name
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 @pytest.mark.parametrize(
-    "pointer", ["gone.svg", "folder.svg", "pipe.svg", "circle.svg", f"{300 * 'n'}.svg"]
+    "pointer", ["gone.png", "folder.png", "pipe.png", "circle.png", f"{300 * 'n'}.png"]
 )
 def test_what_is_no_file_is_not_found(folder: Path, pointer: str) -> None:
-    (folder / "folder.svg").mkdir()
-    os.mkfifo(folder / "pipe.svg")
-    (folder / "circle.svg").symlink_to("circle.svg")
+    (folder / "folder.png").mkdir()
+    os.mkfifo(folder / "pipe.png")
+    (folder / "circle.png").symlink_to("circle.png")
     with pytest.raises(FileNotFoundError, match="there is no such file"):
         pointed_file(doc("figure", path=pointer), folder)
 
 
 def test_a_retriever_returns_the_pointer_whether_or_not_the_file_is_there(folder: Path) -> None:
-    retriever = EchoRetriever(documents=[doc("a kite drawn", path="gone.svg")])
+    retriever = EchoRetriever(documents=[doc("a kite drawn", path="gone.png")])
     (found,) = retriever.invoke("kite")
-    assert found.metadata["path"] == "gone.svg"
+    assert found.metadata["path"] == "gone.png"
 
 
-PIECES = ["..", ".", "", "sub", "a.svg", "secret.svg", "out", "in", "\\", "..\\", "/", "~", "C:"]
+PIECES = ["..", ".", "", "sub", "a.png", "secret.png", "out", "in", "\\", "..\\", "/", "~", "C:"]
 
 
 @settings(

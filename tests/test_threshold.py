@@ -206,7 +206,15 @@ async def test_an_inner_product_above_1_is_an_error_and_not_a_perfect_match() ->
 
 def test_a_score_that_is_no_number_is_an_error() -> None:
     retriever = in_memory(relevance_score_fn=lambda score: float("nan"))
-    with pytest.raises(ValueError, match="similarity of nan"):
+    with pytest.raises(ValueError, match="relevance_score_fn returned a similarity of nan"):
+        retriever.invoke("1 0")
+
+
+def test_a_function_of_ones_own_that_returns_more_than_1_is_named() -> None:
+    retriever = in_memory(relevance_score_fn=lambda score: 3.0)
+    with pytest.raises(
+        ValueError, match=r"relevance_score_fn returned .* 3\. It must .* at most 1"
+    ):
         retriever.invoke("1 0")
 
 

@@ -65,14 +65,16 @@ class EchoRetriever(BaseRetriever):
         asked = _words(query)
         if not asked:
             return []
-        texts = [_words(document.page_content) for document in self.documents]
-        shares = [len(asked & words) / len(asked) for words in texts]
+        pairs = [
+            (len(asked & _words(document.page_content)) / len(asked), document)
+            for document in self.documents
+        ]
         # Python's sort is stable: documents of equal score keep their order.
-        ranked = sorted(range(len(shares)), key=lambda number: -shares[number])
+        pairs.sort(key=lambda pair: -pair[0])
         return [
-            scored_copy(self.documents[number], "echo_score", shares[number], "echo")
-            for number in ranked[:count]
-            if shares[number] > 0
+            scored_copy(document, "echo_score", share, "echo")
+            for share, document in pairs[:count]
+            if share > 0
         ]
 
 

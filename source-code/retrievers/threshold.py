@@ -65,7 +65,7 @@ class ThresholdRetriever(BaseRetriever):
     def _check_store(self) -> Self:
         if self.relevance_score_fn is None:
             _check_convertible(self.vectorstore)
-        self._search()  # checks the filter
+        self._built_search()  # which checks the filter
         return self
 
     def _get_relevant_documents(
@@ -79,7 +79,7 @@ class ThresholdRetriever(BaseRetriever):
         options = {"k": check_count("k", k, self.k), "filter": filter}
         if not check_query(query).strip():
             return []
-        found = invoke_child(self._search(), query, run_manager, "dense", **options)
+        found = invoke_child(self._built_search(), query, run_manager, "dense", **options)
         return self._near_enough(found)
 
     async def _aget_relevant_documents(
@@ -93,10 +93,10 @@ class ThresholdRetriever(BaseRetriever):
         options = {"k": check_count("k", k, self.k), "filter": filter}
         if not check_query(query).strip():
             return []
-        found = await ainvoke_child(self._search(), query, run_manager, "dense", **options)
+        found = await ainvoke_child(self._built_search(), query, run_manager, "dense", **options)
         return self._near_enough(found)
 
-    def _search(self) -> DenseRetriever:
+    def _built_search(self) -> DenseRetriever:
         return DenseRetriever(
             vectorstore=self.vectorstore,
             filter=self.filter,
@@ -113,16 +113,22 @@ class ThresholdRetriever(BaseRetriever):
 
     def _similarity(self, score: float) -> float:
         # A function of the user's own may reach below -1, as some distances do: that is just far.
-        lowest = -1.0 if self.relevance_score_fn is None else -math.inf
-        if not lowest - ROUNDING <= score <= 1 + ROUNDING:
+        own = self.relevance_score_fn is not None
+        lowest = -math.inf if own else -1.0
+        if lowest - ROUNDING <= score <= 1 + ROUNDING:
+            return min(1.0, max(0.0, score))
+        if own:
             raise ValueError(
-                f"{type(self.vectorstore).__name__} gave a similarity of {score:.4g}, which is not "
-                "that of two vectors of length 1, so no threshold has a meaning. Make the "
-                "embeddings normalised (encode_kwargs={'normalize_embeddings': True}) or the index "
-                "one by cosine, or give relevance_score_fn, a function from the store's score to a "
-                "similarity of at most 1."
+                f"relevance_score_fn returned a similarity of {score:.4g}. It must return at most "
+                "1, for a document that is as near as can be, and less for one that is farther."
             )
-        return min(1.0, max(0.0, score))
+        raise ValueError(
+            f"{type(self.vectorstore).__name__} gave a similarity of {score:.4g}, which is not "
+            "that of two vectors of length 1, so no threshold has a meaning. Make the embeddings "
+            "normalised (encode_kwargs={'normalize_embeddings': True}) or the index one by "
+            "cosine, or give relevance_score_fn, a function from the store's score to a "
+            "similarity of at most 1."
+        )
 
 
 def _check_convertible(vectorstore: VectorStore) -> None:
