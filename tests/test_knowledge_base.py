@@ -417,6 +417,20 @@ async def test_sources_are_asked_for_as_many_as_their_depth(lite: Database) -> N
             assert len(await retriever.ainvoke("T1")) == expected
 
 
+async def test_sources_can_be_cached_for_all_users_together(lite: Database) -> None:
+    names = [f"T{n}" for n in range(1, 5)]
+    store = FaissStore.from_texts(names, DeterministicFakeEmbedding(size=8), ids=names)
+    dense = DenseRetriever(vectorstore=store, k=1)
+    for source in (dense, RRFEnsembleRetriever(retrievers=[dense.model_copy(update={"k": 4})])):
+        cached = CachedRetriever(retriever=source)
+        for user, expected in (("ada", names), ("bo", ["T1", "T2"])):
+            retriever = desk(lite, user, vectors=cached, search=[])
+            for found in (retriever.invoke("T1"), await retriever.ainvoke("T1")):
+                assert sorted(filter(None, ids(found))) == expected
+                assert "degraded" not in found[0].metadata
+        assert cached.info().misses == 1
+
+
 async def test_top_n_at_construction_and_per_call(lite: Database) -> None:
     retriever = desk(lite, top_n=2)
     assert ids(retriever.invoke("q")) == ["T3", "T2"]

@@ -211,10 +211,8 @@ class TicketKnowledgeRetriever(BaseRetriever):
     def _source(self, name: str) -> tuple[BaseRetriever, dict[str, Any]]:
         """Return a source and the argument that says how many documents it should return."""
         source: BaseRetriever = getattr(self, name)
-        taken = inspect.signature(source._get_relevant_documents).parameters
-        limit = self._limit(name)
-        argument = "top_n" if "top_n" in taken else "k"
-        return source, {} if limit is None else {argument: limit}
+        argument, limit = _width_argument(source), self._limit(name)
+        return source, {argument: limit} if argument and limit is not None else {}
 
     def _limit(self, name: str) -> int | None:
         return self.vectors_k if name == "vectors" else self.search_k
@@ -321,6 +319,17 @@ class TicketKnowledgeRetriever(BaseRetriever):
         """Copy the retriever by pydantic's old method; whom it answers for stays."""
         _refuse(update or {}, "changed in a copy")
         return super().copy(update=update, **kwargs)
+
+
+def _width_argument(source: BaseRetriever) -> str | None:
+    parameters = inspect.signature(source._get_relevant_documents).parameters
+    for name in ("top_n", "k"):
+        if name in parameters:
+            return name
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return None
+    inner = getattr(source, "retriever", None)  # a cache hands its arguments on
+    return _width_argument(inner) if isinstance(inner, BaseRetriever) else "k"
 
 
 def _without_callbacks() -> RunnableConfig:
