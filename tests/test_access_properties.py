@@ -164,6 +164,59 @@ async def test_what_is_found_while_the_grant_changes_is_not_kept_for_others() ->
     assert [document.id for document in await cached.ainvoke("elm")] == ["a"]
 
 
+FLICKERING = st.lists(st.sets(st.sampled_from("abc")), min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize("below", ["a search", "two legs", "three queries"])
+@settings(max_examples=60, deadline=None)
+@given(answers=FLICKERING)
+def test_a_cache_shows_nothing_that_the_service_did_not_grant_during_the_query(
+    below: str, answers: list[set[str]]
+) -> None:
+    # The service gives another answer each time it is asked, also within one query.
+    heard: list[set[str]] = []
+
+    def service() -> set[str]:
+        heard.append(answers[len(heard) % len(answers)])
+        return heard[-1]
+
+    bm25 = BM25Retriever.from_documents([doc("elm", name) for name in "abc"])
+
+    def filtered() -> PermissionFilteredRetriever:
+        return PermissionFilteredRetriever(base_retriever=bm25, visible_ids=service)
+
+    reworded: Any = RunnableLambda(lambda question: [f"{question} oak", f"{question} fir"])
+    inner = {
+        "a search": filtered,
+        "two legs": lambda: RRFEnsembleRetriever(retrievers=[filtered(), filtered()]),
+        "three queries": lambda: MultiQueryRetriever(retriever=filtered(), llm=reworded),
+    }[below]()
+    cached = CachedRetriever(retriever=inner)
+
+    async def ask() -> list[Document]:
+        return await cached.ainvoke("elm")
+
+    for number in range(12):
+        before = len(heard)
+        found = asyncio.run(ask()) if number % 3 == 2 else cached.invoke("elm")
+        granted = set().union(*heard[before:])
+        assert {document.id for document in found} <= granted
+
+
+def test_what_was_searched_by_another_grant_than_the_cache_was_told_twice_is_not_kept() -> None:
+    answers = iter([{"a"}, {"a", "b"}, *[{"a"}] * 9])
+    bm25 = BM25Retriever.from_documents([doc("elm", "a"), doc("elm", "b")])
+    cached = CachedRetriever(
+        retriever=PermissionFilteredRetriever(
+            base_retriever=bm25, visible_ids=lambda: next(answers)
+        )
+    )
+    assert len(cached.invoke("elm")) == 2  # as was granted when it was searched
+    for _ in range(3):
+        assert [document.id for document in cached.invoke("elm")] == ["a"]
+    assert cached.info().hits == 2
+
+
 async def test_a_failing_permission_service_denies_what_the_cache_holds() -> None:
     up = True
 

@@ -7,7 +7,9 @@ import inspect
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Set
+from contextvars import ContextVar
 from typing import Any, NoReturn, Self, cast
+from uuid import uuid4
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -35,6 +37,13 @@ from .documents import (
 )
 
 logger = logging.getLogger(__name__)
+
+_USED: ContextVar[dict[int, set[frozenset[str]]]] = ContextVar("used", default={})  # noqa: B039
+"""By which grants each retriever has searched, since it was last asked for its visibility."""
+
+
+MOST = 32
+"""Of how many retrievers a thread or task remembers by which grants they searched."""
 
 
 class PermissionServiceError(RuntimeError):
@@ -142,7 +151,7 @@ class PermissionFilteredRetriever(BaseRetriever):
         k: int | None = None,
     ) -> list[Document]:
         count = check_count("k", k, self.k)
-        if not check_query(query).strip() or not (grant := self._ask()):
+        if not check_query(query).strip() or not (grant := self._used(self._ask())):
             return []
         source, options = self._source(query)
         width, visible, reached = _width_argument(source), list[Document](), 0
@@ -164,7 +173,7 @@ class PermissionFilteredRetriever(BaseRetriever):
         k: int | None = None,
     ) -> list[Document]:
         count = check_count("k", k, self.k)
-        if not check_query(query).strip() or not (grant := await self._aask()):
+        if not check_query(query).strip() or not (grant := self._used(await self._aask())):
             return []
         source, options = await run_in_executor(None, self._source, query)
         width, visible, reached = _width_argument(source), list[Document](), 0
@@ -262,11 +271,24 @@ class PermissionFilteredRetriever(BaseRetriever):
             return await ainvoke_child(source, query, run_manager, **options)
         return await ainvoke_untraced(source, query, **options)
 
+    def _used(self, grant: frozenset[str]) -> frozenset[str]:
+        used = _USED.get().get(id(self))
+        if used is not None and len(used) < 2:  # two are enough to differ from any one
+            used.add(grant)
+        return grant
+
     def _described(self, grant: frozenset[str]) -> dict[str, Any]:
         rule: Any = self.id_key
         rule = {"function": function_name(rule)} if callable(rule) else rule
         ids = json.dumps(sorted(grant)).encode()
-        return {"id_key": rule, "visible_ids": hashlib.sha256(ids).hexdigest()}
+        told = {"id_key": rule, "visible_ids": hashlib.sha256(ids).hexdigest()}
+        # A cache asks before and after a search. If the answer was another one in between, what
+        # was found is not what this grant shows, although both times the cache hears the same.
+        known = _USED.get()
+        if known.get(id(self), set()) - {grant}:
+            told["searched_by_another"] = uuid4().hex
+        _USED.set({**dict(list(known.items())[-MOST:]), id(self): set()})
+        return told
 
     def configurable_fields(self, **kwargs: Any) -> Any:
         """Make fields configurable per call, but never the permissions."""
