@@ -378,6 +378,8 @@ def odd() -> list[Document]:
         doc("river", "c", dense_score=0.3, tags=["x", None], none=None, source=None, doc_id=""),
         doc("bank", "d", dense_score=0.2, score="high", word_score="0.9", is_score=True),
         doc("", "e", dense_score=0.1, source=["not", "a", "string"]),
+        doc("mink", "f", dense_score=0.05, retrieved_by=None, big_score=10**400),
+        Document("vole", id="g", metadata={3: "three", "retrieved_by": "them", "dense_score": 0.0}),
     ]
 
 

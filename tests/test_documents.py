@@ -243,3 +243,12 @@ async def test_a_child_that_returns_no_list_of_documents_is_named(answer: Any, g
         parent.invoke("q")
     with pytest.raises(TypeError, match=message):
         await parent.ainvoke("q")
+
+
+def test_metadata_of_others_is_not_taken_for_ours() -> None:
+    one = Document("x", id="1", metadata={3: "three", "retrieved_by": "them", "big_score": 10**400})
+    two = Document("x", id="1", metadata={3: "drei", "retrieved_by": ["bm25"], "big_score": 1.0})
+    assert latest_score(one) is None
+    merged = merge_copies([one, two])
+    assert merged.metadata == {3: "three", "retrieved_by": ["bm25"], "big_score": 10**400}
+    assert scored_copy(one, "dense_score", 0.5, "dense").metadata["retrieved_by"] == ["dense"]

@@ -11,6 +11,7 @@ import logging
 import math
 import operator
 import os
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context, copy_context
@@ -145,8 +146,7 @@ def write_score(
     """
     metadata = document.metadata
     metadata.pop(name, None)
-    stages = metadata.get("retrieved_by", [])
-    if found_by is not None and found_by not in stages:
+    if found_by is not None and found_by not in (stages := _stages(metadata)):
         metadata["retrieved_by"] = [*stages, found_by]
     metadata[name] = float(score)
     return document
@@ -170,10 +170,9 @@ def latest_score(document: Document) -> float | None:
 
 def latest_score_name(document: Document) -> str | None:
     """Return the metadata key of the last stage's score, or None if no stage scored it."""
-    name: str
     for name, value in reversed(document.metadata.items()):
-        if name.endswith("_score") and isinstance(value, _NUMBERS) and not isinstance(value, bool):
-            return name
+        if name != "score" and _is_score(name, value):
+            return str(name)
     return None
 
 
@@ -199,7 +198,8 @@ def merge_copies(copies: Sequence[Document]) -> Document:
             if name not in metadata:
                 metadata[name] = _copied_value(value)
             elif name == "retrieved_by":
-                metadata[name] = list(dict.fromkeys([*metadata[name], *value]))
+                if stages := [*_stages(metadata), *_stages(other.metadata)]:
+                    metadata[name] = list(dict.fromkeys(stages))
             elif _is_score(name, value) and _is_score(name, metadata[name]):
                 metadata[name] = max(metadata[name], value)
     return merged
@@ -704,6 +704,13 @@ def _copied_dict(values: dict[Any, Any]) -> dict[Any, Any]:
     return copy
 
 
-def _is_score(name: str, value: object) -> bool:
-    named_so = name == "score" or name.endswith("_score")
-    return named_so and isinstance(value, _NUMBERS) and not isinstance(value, bool)
+def _stages(metadata: dict[Any, Any]) -> list[str]:
+    stages = metadata.get("retrieved_by")
+    return stages if isinstance(stages, list) else []  # what is something else is not ours
+
+
+def _is_score(name: object, value: object) -> bool:
+    named_so = isinstance(name, str) and (name == "score" or name.endswith("_score"))
+    if not named_so or not isinstance(value, _NUMBERS) or isinstance(value, bool):
+        return False
+    return isinstance(value, float) or abs(value) <= sys.float_info.max
