@@ -898,17 +898,16 @@ async def test_cancelling_in_the_body_closes_its_connection(server: SearchServer
 
 
 async def test_waiters_give_up_at_their_deadline_and_lose_no_slot(server: SearchServer) -> None:
-    holder = client(server, max_concurrent=1, deadline=60, read_timeout=0.25, attempts=1)
+    holder = client(server, max_concurrent=1, deadline=60, read_timeout=60)
     waiter = holder.model_copy(update={"deadline": 0.05})  # shares the slots
     server.faults.slow_first_byte = 60
     holding = asyncio.create_task(holder.ainvoke("kite"))
     await until(lambda: server.counters.now == 1)
     with pytest.raises(HttpApiError, match="while waiting for one of 1 slots"):
         await waiter.ainvoke("kite")
-    with pytest.raises(HttpApiError, match="nothing was sent"):
-        await holding
     server.heal()
-    assert len(await waiter.ainvoke("kite")) == 4
+    assert len(await holding) == 4
+    assert len(await holder.ainvoke("kite")) == 4
 
 
 async def test_connections_are_used_again(server: SearchServer) -> None:
