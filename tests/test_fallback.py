@@ -487,7 +487,7 @@ def test_a_service_that_breaks_and_comes_back(
 ) -> None:
     one, two = services
     sources = [
-        HttpApiRetriever(base_url=server.url, name=name, attempts=1, read_timeout=0.1)
+        HttpApiRetriever(base_url=server.url, name=name, attempts=1)
         for server, name in ((one, "one"), (two, "two"))
     ]
     retriever = FallbackRetriever(retrievers=sources, failure_threshold=2, recovery_seconds=30)
@@ -504,10 +504,12 @@ def test_a_service_that_breaks_and_comes_back(
     assert (who(), one.counters.requests) == ("two", 0)  # open: it is spared
     clock.now += 31
     one.faults.slow_first_byte = 60
+    sources[0].read_timeout = 0.1
     retriever.invoke("kite")
     assert (who(), one.counters.requests) == ("two", 1)  # the probe was too slow
     clock.now += 31
     one.heal()
+    sources[0].read_timeout = 5
     assert (who(), retriever.states()) == ("one", {"one": "closed", "two": "closed"})
     two.stop()
     one.stop()

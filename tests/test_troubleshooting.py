@@ -905,12 +905,12 @@ def test_status_200_but_no_json() -> None:
 
 
 def test_the_time_limit_of_a_request_does_not_end_it() -> None:
-    with SearchServer(BIRDS) as service, service.faulty(slow_body=0.012):
-        # Twenty parts, each within the limit, are more than twice the limit together.
-        response = httpx.get(f"{service.url}/search", params={"q": "kite"}, timeout=0.1)
+    with SearchServer(BIRDS) as service, service.faulty(slow_body=0.014):
+        # Twenty parts, each within the limit, are more than the limit together.
+        response = httpx.get(f"{service.url}/search", params={"q": "kite"}, timeout=0.2)
         assert response.json()["results"]
 
-        search = HttpApiRetriever(base_url=service.url, deadline=0.1, read_timeout=0.1)
+        search = HttpApiRetriever(base_url=service.url, deadline=0.2, read_timeout=0.2)
         with pytest.raises(RuntimeError, match="no whole answer within the deadline"):
             search.invoke("kite")
 
@@ -918,7 +918,7 @@ def test_the_time_limit_of_a_request_does_not_end_it() -> None:
 def test_a_service_that_is_down_slows_every_question() -> None:
     local = BM25Retriever.from_documents(BIRDS)
     with SearchServer(BIRDS) as service, service.faulty(slow_first_byte=60):
-        search = HttpApiRetriever(base_url=service.url, attempts=1, read_timeout=0.05)
+        search = HttpApiRetriever(base_url=service.url, attempts=1, read_timeout=0.2)
         for _ in range(3):
             with pytest.raises(RuntimeError, match="nothing was sent"):
                 search.invoke("kite")
