@@ -76,10 +76,11 @@ class CachedRetriever(BaseRetriever):
 
     A call is passed to the retriever and not kept if an argument is not plain data (a function as
     `filter`), if `visibility` fails, or if a setting or a grant is another one after the search.
-    (One that changes and changes back within a search is not noticed.) A retriever that counts its
-    calls in a field is never kept, so count in a private attribute. A callback handler sees a
-    custom event `cache` whose data are `{"outcome": "hit"}`, or `miss`, `shared` or `bypass`;
-    `info()` counts them. The documents are the same in each case.
+    (What changed and changed back meanwhile only `visibility` itself can tell, as that of
+    `PermissionFilteredRetriever` does.) A retriever that counts its calls in a field is never kept,
+    so count in a private attribute. A callback handler sees a custom event `cache` whose data are
+    `{"outcome": "hit"}`, or `miss`, `shared` or `bypass`; `info()` counts them. The documents are
+    the same in each case.
 
     Args:
         retriever: What is searched. Arguments such as `k` in `invoke(query, k=…)` reach it.
