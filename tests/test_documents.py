@@ -11,12 +11,16 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
-from helpers import doc
+from helpers import FailingRetriever, doc
+from retrievers.cached import CachedRetriever
 from retrievers.documents import (
+    OnError,
+    ainvoke_untraced,
     by_key,
     check_query,
     copied,
     document_key,
+    invoke_untraced,
     keys_of,
     latest_score,
     latest_score_name,
@@ -252,3 +256,43 @@ def test_metadata_of_others_is_not_taken_for_ours() -> None:
     merged = merge_copies([one, two])
     assert merged.metadata == {3: "three", "retrieved_by": ["bm25"], "big_score": 10**400}
     assert scored_copy(one, "dense_score", 0.5, "dense").metadata["retrieved_by"] == ["dense"]
+
+
+def test_metadata_that_holds_itself_or_is_nested_for_ever_is_a_named_error() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    deep = json.loads("[" * 900 + "]" * 900)
+    for value in (endless, deep):
+        with pytest.raises(ValueError, match=r"\('id', '7'\).* is nested too deeply"):
+            copied(doc("x", id="7", tree=value))
+
+
+class OnlySync(BaseRetriever):
+    """What many people write: no asynchronous method, but an argument for each call."""
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: Any, k: int = 4
+    ) -> list[Document]:
+        return [doc(f"text {number}") for number in range(k)]
+
+
+async def test_a_child_with_a_synchronous_method_only_takes_options_in_async_code() -> None:
+    cached = CachedRetriever(retriever=OnlySync())
+    for child in (OnlySync(), cached):
+        assert len(invoke_untraced(child, "kite", k=2)) == 2
+        assert len(await ainvoke_untraced(child, "kettle", k=2)) == 2
+    assert len(await cached.ainvoke("drone", k=1)) == 1
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_an_error_that_many_callers_share_bears_each_note_once(on_error: OnError) -> None:
+    shared = FailingRetriever(error=RuntimeError("down"))
+    fusion = RRFEnsembleRetriever(retrievers=[shared, shared], on_error=on_error)
+    for _ in range(3):
+        with pytest.raises(RuntimeError) as raised:
+            fusion.invoke("kite")
+    first, second = (f"retriever_{number} (FailingRetriever)" for number in (1, 2))
+    notes = [f"Raised by {first}.", f"Raised by {second}."]
+    assert sorted(raised.value.__notes__) == sorted(
+        [*notes, f"{second} failed too: {raised.value!r}"]
+    )

@@ -7,6 +7,7 @@ text, and a metadata dictionary of its own in which the stage that made the scor
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import math
 import operator
@@ -30,6 +31,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import (
     ContextThreadPoolExecutor,
+    run_in_executor,
     set_config_context,
     var_child_runnable_config,
 )
@@ -126,7 +128,13 @@ def copied(document: Document) -> Document:
     copy = document.model_copy()
     # Straight into the dictionary: model_copy(update=…) and assignment both take longer, and this
     # runs some hundred times a query.
-    copy.__dict__["metadata"] = _copied_dict(document.metadata)
+    try:
+        copy.__dict__["metadata"] = _copied_dict(document.metadata)
+    except RecursionError:
+        raise ValueError(
+            f"The metadata of the document {document_key(document)!r:.200} is nested too deeply to "
+            "be copied, or holds itself. Keep it flat when you index."
+        ) from None
     copy.model_fields_set.add("metadata")
     return copy
 
@@ -414,6 +422,28 @@ def check_documents(answer: Any, name: str) -> list[Document]:
     raise TypeError(f"{name} must return a list of Document, it returned {got}.")
 
 
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an error, unless it is there: callers that wait for one search share one."""
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+
+
+def width_argument(retriever: BaseRetriever) -> str | None:
+    """Return the name of the per-call argument that says how many documents to return, if any."""
+    # Of the synchronous method: BaseRetriever decides by that one what to pass to both.
+    parameters = inspect.signature(retriever._get_relevant_documents).parameters
+    # top_n first: where a fusion takes both, its k is the constant of reciprocal rank fusion.
+    for name in ("top_n", "k"):
+        if name in parameters:
+            return name
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return None
+    inner = getattr(retriever, "retriever", None)
+    if isinstance(inner, BaseRetriever):  # it hands its arguments on, as a cache does
+        return width_argument(inner)
+    return "k"  # as of `vectorstore.as_retriever()`
+
+
 def invoke_child(
     retriever: BaseRetriever,
     query: str,
@@ -452,6 +482,8 @@ def invoke_untraced(retriever: BaseRetriever, query: str, **options: Any) -> lis
 
 async def ainvoke_untraced(retriever: BaseRetriever, query: str, **options: Any) -> list[Document]:
     """Do what `invoke_untraced` does, on the event loop."""
+    if options and _takes_options_in_sync_only(retriever):
+        return await run_in_executor(None, invoke_untraced, retriever, query, **options)
     with _untraced() as context:
         asked = retriever.ainvoke(query, {"callbacks": []}, **options)
         found = await asyncio.create_task(asked, context=context)
@@ -473,9 +505,17 @@ async def ainvoke_child(
     **options: Any,
 ) -> list[Document]:
     """Do what `invoke_child` does, on the event loop."""
+    if options and _takes_options_in_sync_only(retriever):
+        manager = run_manager.get_sync()
+        return await run_in_executor(None, invoke_child, retriever, query, manager, tag, **options)
     config: Any = {"callbacks": run_manager.get_child(tag)}
     found = await retriever.ainvoke(query, config, **options)
     return check_documents(found, retriever.get_name())
+
+
+def _takes_options_in_sync_only(retriever: BaseRetriever) -> bool:
+    # The inherited asynchronous method runs the other one in a thread, and passes no options on.
+    return type(retriever)._aget_relevant_documents is BaseRetriever._aget_relevant_documents
 
 
 def invoke_children(
@@ -558,9 +598,9 @@ def _without_failures(
     for number, (answer, retriever) in enumerate(zip(answers, retrievers), start=1):
         if isinstance(answer, Exception):
             child = f"retriever_{number} ({retriever.get_name()})"
-            answer.add_note(f"Raised by {child}.")
+            add_note(answer, f"Raised by {child}.")
             if failures:  # only the first is raised
-                failures[0].add_note(f"{child} failed too: {answer!r}")
+                add_note(failures[0], f"{child} failed too: {answer!r}")
             failures.append(answer)
             if on_error == "skip":
                 logger.warning("Skipped %s: %r", child, answer)

@@ -34,6 +34,7 @@ from .documents import (
     invoke_untraced,
     plain_id,
     refuse_fixed,
+    width_argument,
 )
 
 logger = logging.getLogger(__name__)
@@ -154,7 +155,7 @@ class PermissionFilteredRetriever(BaseRetriever):
         if not check_query(query).strip() or not (grant := self._used(self._ask())):
             return []
         source, options = self._source(query)
-        width, visible, reached = _width_argument(source), list[Document](), 0
+        width, visible, reached = width_argument(source), list[Document](), 0
         for limit in self._limits(count):
             options |= {width: limit} if width else {}
             found = self._fetch(source, query, run_manager, options)
@@ -176,7 +177,7 @@ class PermissionFilteredRetriever(BaseRetriever):
         if not check_query(query).strip() or not (grant := self._used(await self._aask())):
             return []
         source, options = await run_in_executor(None, self._source, query)
-        width, visible, reached = _width_argument(source), list[Document](), 0
+        width, visible, reached = width_argument(source), list[Document](), 0
         for limit in self._limits(count):
             options |= {width: limit} if width else {}
             found = await self._afetch(source, query, run_manager, options)
@@ -264,9 +265,6 @@ class PermissionFilteredRetriever(BaseRetriever):
         run_manager: AsyncCallbackManagerForRetrieverRun,
         options: dict[str, Any],
     ) -> list[Document]:
-        if not _has_async(source):
-            sync_manager = run_manager.get_sync()
-            return await run_in_executor(None, self._fetch, source, query, sync_manager, options)
         if self.trace_candidates:
             return await ainvoke_child(source, query, run_manager, **options)
         return await ainvoke_untraced(source, query, **options)
@@ -330,30 +328,6 @@ def _denied(error: Exception) -> PermissionServiceError:
     message = f"No document is returned, as what may be seen is not known: {why}."
     logger.error("%s", message)
     return PermissionServiceError(message)
-
-
-def _width_argument(source: BaseRetriever) -> str | None:
-    """Return the name of the per-call argument that says how many documents to return."""
-    # Of the synchronous method: BaseRetriever decides by that one what to pass to both.
-    parameters = inspect.signature(source._get_relevant_documents).parameters
-    # top_n first: where a fusion takes both, its k is the constant of reciprocal rank fusion.
-    for name in ("top_n", "k"):
-        if name in parameters:
-            return name
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return None
-    inner = getattr(source, "retriever", None)
-    if isinstance(inner, BaseRetriever):  # it hands its arguments on, as a cache does
-        return _width_argument(inner)
-    return "k"  # as of `vectorstore.as_retriever()`
-
-
-def _has_async(source: BaseRetriever) -> bool:
-    """Tell whether the retriever has an asynchronous method of its own.
-
-    The inherited one runs the other method in a thread, and passes no arguments on.
-    """
-    return type(source)._aget_relevant_documents is not BaseRetriever._aget_relevant_documents
 
 
 def _is_async(service: Any) -> bool:
