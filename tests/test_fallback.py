@@ -4,6 +4,8 @@ import asyncio
 import contextvars
 import json
 import logging
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -397,19 +399,146 @@ def test_threads_left_behind_are_bounded() -> None:
     slow = good("slow")
     slow.waits = True
     retriever = FallbackRetriever(
-        retrievers=[slow, good()], timeout=0.01, max_left=2, failure_threshold=100
+        retrievers=[slow, good()], timeout=0.01, max_abandoned=2, failure_threshold=100
     )
     for _ in range(6):
         assert retriever.invoke("q")[0].metadata["answered_by"] == "good"
     assert slow.calls == 2
     with pytest.raises(SourceUnavailableError, match="2 threads still wait for it"):
-        retriever.model_copy(update={"retrievers": [slow]})._circuits[0]._enter(None, 30, 2)
+        retriever._circuits[0]._enter(None, 30, 2)
     slow._go.set()
     slow.waits = False
-    while retriever._circuits[0]._left:
+    while retriever._circuits[0]._abandoned:
         threading.Event().wait(0.001)
     retriever.timeout = 5
     assert retriever.invoke("q")[0].metadata["answered_by"] == "slow"
+
+
+class SyncOnly(BaseRetriever):
+    """Has no asynchronous method, and answers when it is let go."""
+
+    documents: Any = Field(default_factory=lambda: [doc("a")])
+    error: Any = None
+    calls: int = 0
+    _go: threading.Event = PrivateAttr(default_factory=threading.Event)
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> Any:
+        self.calls += 1
+        assert self._go.wait(10)
+        if self.error is not None:
+            raise self.error
+        return self.documents
+
+
+async def test_async_code_leaves_no_more_threads_behind_than_sync_code_and_none_of_the_loops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = SyncOnly(name="slow")
+    retriever = FallbackRetriever(
+        retrievers=[slow, good()], timeout=0.01, max_abandoned=2, failure_threshold=100
+    )
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "run_in_executor", lambda *arguments: pytest.fail("a loop's thread"))
+    for _ in range(6):
+        assert (await retriever.ainvoke("q"))[0].metadata["answered_by"] == "good"
+    assert slow.calls == 2
+    retriever.timeout = None
+    slow._go.set()
+    while retriever._circuits[0]._abandoned:
+        await asyncio.sleep(0.001)
+    assert (await retriever.ainvoke("q"))[0].metadata["answered_by"] == "slow"
+
+
+async def test_the_thread_of_a_cancelled_caller_is_counted_until_it_ends() -> None:
+    slow = SyncOnly()
+    retriever = FallbackRetriever(retrievers=[slow], timeout=None)
+    task = asyncio.create_task(retriever.ainvoke("q"))
+    while slow.calls < 1:
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    circuit = retriever._circuits[0]
+    assert (circuit._abandoned, retriever.states()["SyncOnly"]) == (1, "closed")
+    slow._go.set()
+    while circuit._abandoned:
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("error", [StopIteration("none"), OSError("gone"), TimeoutError("own")])
+async def test_what_a_source_without_async_method_raises_is_raised(error: Exception) -> None:
+    source = SyncOnly(error=error)
+    source._go.set()
+    with pytest.raises((RuntimeError, OSError), match=str(error)):
+        await FallbackRetriever(retrievers=[source]).ainvoke("q")
+
+
+def test_a_source_that_answered_in_time_is_never_counted_as_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Not even for a moment: another caller would pass over it.
+    monkeypatch.setattr(fallback._Circuit, "_ended", lambda self, work: None)
+    retriever = FallbackRetriever(retrievers=[good()], max_abandoned=1)
+    assert [texts(retriever.invoke("q")) for _ in range(3)] == [["a", "b"]] * 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_asks_what_its_parent_had_given_up_or_was_trying(clock: Clock) -> None:
+    down, slow, tried = bad("down"), SyncOnly(name="slow"), SyncOnly(name="tried")
+    retrievers = [
+        FallbackRetriever(retrievers=[source], failure_threshold=1, max_abandoned=1, timeout=0.01)
+        for source in (down, slow)
+    ]
+    for retriever in retrievers:
+        with pytest.raises(RuntimeError, match=r"down|answer"):
+            retriever.invoke("q")
+    retrievers.append(
+        FallbackRetriever(retrievers=[tried], failure_threshold=1, recovery_seconds=0, timeout=None)
+    )
+    circuit = retrievers[2]._circuits[0]
+    with circuit._lock:  # held by a thread that is not there
+        circuit._opened, circuit._probe = 0.0, object()
+        reader, writer = os.pipe()
+        process = os.fork()
+        if process == 0:
+            signal.alarm(10)  # a child that waits for a lost thread must end
+            try:
+                down.error, down.documents = None, [doc("a")]
+                slow._go.set()
+                tried._go.set()
+                for retriever in retrievers:
+                    retriever.timeout = 5
+                    os.write(writer, "".join(texts(retriever.invoke("q"))).encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            answers = pipe.read().decode()
+        os.waitpid(process, 0)
+    slow._go.set()
+    assert answers == "aaa"
+    assert retrievers[0].states() == {"down": "open"}
+
+
+def test_a_copy_with_other_sources_has_circuits_of_its_own(clock: Clock) -> None:
+    retriever = FallbackRetriever(retrievers=[bad("one")], failure_threshold=1)
+    with pytest.raises(RuntimeError, match="one is down"):
+        retriever.invoke("q")
+    assert retriever.model_copy(update={"top_n": 1}).states() == {"one": "open"}
+    other = retriever.model_copy(update={"retrievers": [bad("two"), good()]})
+    assert other.states() == {"two": "closed", "good": "closed"}
+    assert other.invoke("q")[0].metadata["answered_by"] == "good"
+
+
+def test_an_error_that_many_callers_share_is_noted_once(ask: Any) -> None:
+    retriever = FallbackRetriever(
+        retrievers=[bad("one"), bad("two", RuntimeError("always this"))], failure_threshold=100
+    )
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="one is down") as caught:
+            ask(retriever)
+    assert len(caught.value.__notes__) == 2
 
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -457,9 +586,10 @@ async def test_a_blank_query_calls_nothing_and_a_stranger_is_a_type_error() -> N
         {"retrievers": []},
         {"timeout": 0},
         {"timeout": float("inf")},
+        {"timeout": 1e10},
         {"failure_threshold": 0},
         {"recovery_seconds": -1},
-        {"max_left": 0},
+        {"max_abandoned": 0},
         {"k": 3},
     ],
 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -20,12 +21,14 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from .documents import ainvoke_child, check_count, check_query, copied, invoke_child
+from .documents import add_note, ainvoke_child, check_count, check_query, copied, invoke_child
 
 logger = logging.getLogger(__name__)
 _clock = time.monotonic  # tests put their own here
 
 State = Literal["closed", "open", "half-open"]
+Work = Future[list[Document]]
+_INHERITED = BaseRetriever._aget_relevant_documents
 
 
 class SourceUnavailableError(RuntimeError):
@@ -53,15 +56,16 @@ class FallbackRetriever(BaseRetriever):
     Args:
         retrievers: The sources, the preferred one first, at least one. Give each a `name`, which
             log, trace and `answered_by` then show.
-        timeout: Seconds that a source has to answer; None for no limit. In sync code the source
-            runs in a thread that is left behind when its time is over. The thread ends when the
-            source returns, so give the source a time limit of its own, too.
+        timeout: Seconds that a source has to answer; None for no limit. In sync code, and where a
+            source has no asynchronous method, it runs in a thread that is left behind when its
+            time is over. The thread ends when the source returns, so give the source a time limit
+            of its own, too.
         failure_threshold: How many failures in a row open a circuit.
         recovery_seconds: How long it stays open.
         fallback_on_empty: Go on to the next source after an answer without documents, too. If all
             sources answered so, the answer is empty; if one failed, that is the outcome.
-        max_left: A source is passed over while so many threads that were left behind still wait
-            for it. So there are never more of them than this plus the callers at the same time.
+        max_abandoned: A source is passed over while so many threads that were left behind still
+            wait for it. So there are never more than this plus the callers at the same time.
         top_n: How many documents to return; default: all. Also `invoke(query, top_n=…)`.
 
     Raises:
@@ -74,26 +78,36 @@ class FallbackRetriever(BaseRetriever):
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     retrievers: Sequence[BaseRetriever] = Field(min_length=1, frozen=True)
-    timeout: float | None = Field(default=5.0, gt=0, allow_inf_nan=False)
+    timeout: float | None = Field(default=5.0, gt=0, le=86_400, allow_inf_nan=False)
     failure_threshold: int = Field(default=3, ge=1)
     recovery_seconds: float = Field(default=30.0, ge=0, allow_inf_nan=False)
     fallback_on_empty: bool = False
-    max_left: int = Field(default=4, ge=1)
+    max_abandoned: int = Field(default=4, ge=1)
     top_n: int | None = Field(default=None, ge=1)
 
-    _circuits: list[_Circuit] = PrivateAttr()
-
-    def model_post_init(self, context: Any) -> None:
-        """Give each source its circuit."""
-        super().model_post_init(context)
-        names = [retriever.get_name() for retriever in self.retrievers]
-        if len(set(names)) < len(names):
-            names = [f"{name}_{number}" for number, name in enumerate(names, start=1)]
-        self._circuits = [_Circuit(name) for name in names]
+    _of_processes: dict[int, list[_Circuit]] = PrivateAttr(default_factory=dict)
 
     def states(self) -> dict[str, State]:
         """Return the state of each source's circuit, by the source's name."""
         return {circuit.name: circuit.state(self.recovery_seconds) for circuit in self._circuits}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy the retriever; a copy with other sources has circuits of its own."""
+        copy = super().model_copy(update=update, deep=deep)
+        if "retrievers" in (update or {}):
+            copy._of_processes = {}
+        return copy
+
+    @property
+    def _circuits(self) -> list[_Circuit]:
+        """The circuits of this process. Its parent's locks, probes and threads are not here."""
+        process = os.getpid()
+        if process not in self._of_processes:
+            names = [retriever.get_name() for retriever in self.retrievers]
+            if len(set(names)) < len(names):
+                names = [f"{name}_{number}" for number, name in enumerate(names, start=1)]
+            self._of_processes.setdefault(process, [_Circuit(name) for name in names])
+        return self._of_processes[process]
 
     def _get_relevant_documents(
         self,
@@ -107,9 +121,10 @@ class FallbackRetriever(BaseRetriever):
             return []
         course = _Course(self.fallback_on_empty)
         for number, circuit in enumerate(self._circuits):
+            limits = self.failure_threshold, self.recovery_seconds, self.max_abandoned
             try:
-                with circuit.call(self.failure_threshold, self.recovery_seconds, self.max_left):
-                    found = self._ask(number, query, run_manager)
+                with circuit.call(*limits):
+                    found = self._ask(number, circuit, query, run_manager)
             except Exception as error:
                 event: dict[str, str] | None = course.failed(circuit.name, error)
             else:
@@ -133,9 +148,10 @@ class FallbackRetriever(BaseRetriever):
             return []
         course = _Course(self.fallback_on_empty)
         for number, circuit in enumerate(self._circuits):
+            limits = self.failure_threshold, self.recovery_seconds, self.max_abandoned
             try:
-                with circuit.call(self.failure_threshold, self.recovery_seconds, self.max_left):
-                    found = await self._aask(number, query, run_manager)
+                with circuit.call(*limits):
+                    found = await self._aask(number, circuit, query, run_manager)
             except Exception as error:  # a cancellation is not an Exception and passes through
                 event: dict[str, str] | None = course.failed(circuit.name, error)
             else:
@@ -148,31 +164,37 @@ class FallbackRetriever(BaseRetriever):
         return course.result()[:top_n]
 
     def _ask(
-        self, number: int, query: str, run_manager: CallbackManagerForRetrieverRun
+        self,
+        number: int,
+        circuit: _Circuit,
+        query: str,
+        run_manager: CallbackManagerForRetrieverRun,
     ) -> list[Document]:
         retriever, tag = self.retrievers[number], f"retriever_{number + 1}"
         if self.timeout is None:
             return invoke_child(retriever, query, run_manager, tag)
-        # A thread of its own, as those of a pool would keep the program from ending.
-        work: Future[list[Document]] = Future()
-        ask = copy_context().run
-        arguments = (ask, work, invoke_child, retriever, query, run_manager, tag)
-        threading.Thread(target=_keep_outcome, args=arguments, daemon=True).start()
-        try:
+        with circuit.started(invoke_child, retriever, query, run_manager, tag) as work:
             if wait([work], self.timeout).done:
                 return work.result()
-        finally:
-            self._circuits[number].leave_behind(work)
         raise SourceUnavailableError(f"It did not answer within {self.timeout:g} s.")
 
     async def _aask(
-        self, number: int, query: str, run_manager: AsyncCallbackManagerForRetrieverRun
+        self,
+        number: int,
+        circuit: _Circuit,
+        query: str,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
     ) -> list[Document]:
         retriever, tag = self.retrievers[number], f"retriever_{number + 1}"
         limit = asyncio.timeout(self.timeout)
         try:
             async with limit:
-                return await ainvoke_child(retriever, query, run_manager, tag)
+                if type(retriever)._aget_relevant_documents is not _INHERITED:
+                    return await ainvoke_child(retriever, query, run_manager, tag)
+                # LangChain would take a thread of the loop, which has few for everything else.
+                asked = retriever, query, run_manager.get_sync(), tag
+                with circuit.started(invoke_child, *asked) as work:
+                    return await asyncio.wrap_future(work)
         except TimeoutError:
             if not limit.expired():  # it is the source's own
                 raise
@@ -185,7 +207,8 @@ class _Course:
     def __init__(self, fallback_on_empty: bool) -> None:
         self._go_on = fallback_on_empty
         self._failures: list[tuple[str, Exception]] = []
-        self._found: list[Document] | None = None
+        self._found: list[Document] = []
+        self._done = False
 
     def failed(self, name: str, error: Exception) -> dict[str, str]:
         """Note a failure, and return what the trace says of it."""
@@ -202,18 +225,17 @@ class _Course:
         self._found = [copied(document) for document in found]
         for document in self._found:
             document.metadata["answered_by"] = name
-        if found or not self._go_on:
-            return None
-        return {"source": name, "outcome": "empty"}
+        self._done = bool(found) or not self._go_on
+        return None if self._done else {"source": name, "outcome": "empty"}
 
     def result(self) -> list[Document]:
         """Return the answer, or raise the first failure."""
-        if self._found or not self._failures or (self._found == [] and not self._go_on):
-            return self._found or []
+        if self._done or not self._failures:
+            return self._found
         (name, first), *others = self._failures
-        first.add_note(f"Raised by the source {name}.")
+        add_note(first, f"Raised by the source {name}.")
         for other, error in others:
-            first.add_note(f"The source {other} failed too: {error!r}")
+            add_note(first, f"The source {other} failed too: {error!r}")
         raise first
 
 
@@ -226,7 +248,7 @@ class _Circuit:
         self._failures = 0  # in a row
         self._opened: float | None = None
         self._probe: object | None = None
-        self._left = 0
+        self._abandoned = 0
         self._last = ""
 
     def state(self, recovery_seconds: float) -> State:
@@ -236,10 +258,10 @@ class _Circuit:
             return "half-open" if _clock() >= self._opened + recovery_seconds else "open"
 
     @contextmanager
-    def call(self, threshold: int, recovery_seconds: float, max_left: int) -> Iterator[None]:
+    def call(self, threshold: int, recovery_seconds: float, max_abandoned: int) -> Iterator[None]:
         """Let a call through, or raise `SourceUnavailableError`, and learn from how it ends."""
         call = object()
-        self._enter(call, recovery_seconds, max_left)
+        self._enter(call, recovery_seconds, max_abandoned)
         try:
             yield
         except Exception as error:
@@ -251,21 +273,32 @@ class _Circuit:
             raise
         self._succeeded(call)
 
-    def leave_behind(self, work: Future[Any]) -> None:
-        """Count a thread whose caller waits no longer, until it ends."""
-        with self._lock:
-            self._left += 1
-        work.add_done_callback(self._ended)
+    @contextmanager
+    def started(self, function: Callable[..., list[Document]], *arguments: Any) -> Iterator[Work]:
+        """Call a function in a thread, which is counted from when its caller waits no longer."""
+        work = Work()
+        work.set_running_or_notify_cancel()  # so that asyncio does not cancel it with its caller
+        # A thread of its own, as those of a pool would keep the program from ending.
+        target = (work, copy_context().run, function, *arguments)
+        threading.Thread(target=_keep_outcome, args=target, daemon=True).start()
+        try:
+            yield work
+        finally:
+            if not work.done():
+                with self._lock:
+                    self._abandoned += 1
+                work.add_done_callback(self._ended)
 
-    def _ended(self, work: Future[Any]) -> None:
+    def _ended(self, work: Work) -> None:
         with self._lock:
-            self._left -= 1
+            self._abandoned -= 1
 
-    def _enter(self, call: object, recovery_seconds: float, max_left: int) -> None:
+    def _enter(self, call: object, recovery_seconds: float, max_abandoned: int) -> None:
         with self._lock:
-            if self._left >= max_left:
+            if self._abandoned >= max_abandoned:
                 raise SourceUnavailableError(
-                    f"{self._left} threads still wait for it. Give it a time limit of its own.",
+                    f"{self._abandoned} threads still wait for it, so it is not asked until one "
+                    "ends. Give it a time limit of its own.",
                     True,
                 )
             if self._opened is None:
@@ -302,8 +335,10 @@ class _Circuit:
             logger.warning("The circuit of source %s is closed again.", self.name)
 
 
-def _keep_outcome(run: Any, work: Future[Any], function: Any, *arguments: Any) -> None:
+def _keep_outcome(work: Work, run: Any, *arguments: Any) -> None:
     try:
-        work.set_result(run(function, *arguments))
+        work.set_result(run(*arguments))
+    except StopIteration as error:  # asyncio refuses it
+        work.set_exception(RuntimeError(repr(error)))
     except BaseException as error:  # the caller, if it still waits, raises it
         work.set_exception(error)
