@@ -2,8 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -95,6 +100,17 @@ def test_a_vector_of_zeros_has_the_cosine_zero_with_everything() -> None:
         "east": 1.0,
         "zero": 0.0,
     }
+
+
+@pytest.mark.parametrize("length", [1e20, 1e-30])
+def test_a_cosine_does_not_depend_on_the_length_of_the_vectors(length: float) -> None:
+    filled = FaissStore(PLANE)
+    filled.add_vectors(["long", "other"], [[length, length], [length, -length]])
+    hits = filled.similarity_search_with_score_by_vector([length, length])
+    assert scores(hits) == {"long": 1.0, "other": 0.0}
+    products = FaissStore(PLANE, space="ip")
+    with pytest.raises(ValueError, match="finite numbers"):
+        products.add_vectors(["long"], [[1e39, 0.0]])
 
 
 @settings(max_examples=60, deadline=None)
@@ -198,6 +214,8 @@ def test_c13_documents_in_and_out_are_copies() -> None:
         ({"vectors": [[1.0], [1.0, 2.0]]}, "Got 2 vectors for 1 texts"),
         ({"vectors": [[1.0, 2.0, 3.0]]}, "3 dimensions and the store has 2"),
         ({"vectors": ["x"]}, "finite numbers"),
+        ({"vectors": [1.0]}, "finite numbers"),
+        ({"vectors": [[]]}, "finite numbers"),
     ],
 )
 def test_unfit_additions_change_nothing(arguments: dict[str, Any], message: str) -> None:
@@ -209,8 +227,9 @@ def test_unfit_additions_change_nothing(arguments: dict[str, Any], message: str)
 
 
 def test_unfit_searches_are_errors() -> None:
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        store("east").similarity_search("east", k=0)
+    for k in (0, 1.5, True):
+        with pytest.raises(ValueError, match="k must be a whole number of at least 1"):
+            store("east").similarity_search("east", k=k)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="3 dimensions and the store has 2"):
         store("east").similarity_search_by_vector([1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match='"cosine" or "ip"'):
@@ -284,6 +303,10 @@ def test_metadata_that_json_cannot_hold_is_an_error_and_nothing_is_written(tmp_p
     filled = FaissStore.from_texts(["east"], PLANE, [{"when": object()}], ids=["7"])
     with pytest.raises(ValueError, match="document '7' cannot be saved as JSON"):
         filled.save_local(tmp_path)
+    filled = FaissStore(PLANE)
+    filled.add_vectors(["no text: \udcff"], [[1.0, 0.0]], ids=["8"])
+    with pytest.raises(ValueError, match="document '8' cannot be saved as JSON"):
+        filled.save_local(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -308,6 +331,9 @@ def test_c32_a_store_of_another_model_or_dimension_is_not_loaded(tmp_path: Path)
         ("documents", '{"id": "a"}\n', "damaged .KeyError"),
         ("vectors", "no zip", "damaged"),
         ("vectors", None, "damaged .FileNotFoundError"),
+        ("store.json", "[" * 100_000, "damaged"),
+        ("documents", "[" * 100_000, "damaged .RecursionError"),
+        ("vectors", "PK\x03\x04 and no more", "damaged .BadZipFile"),
     ],
 )
 def test_a_damaged_store_is_a_clear_error(
@@ -320,6 +346,53 @@ def test_a_damaged_store_is_a_clear_error(
         path.write_text(content)
     with pytest.raises(StoreError, match=message):
         FaissStore.load_local(tmp_path, PLANE)
+
+
+def test_a_space_that_is_unknown_or_a_vector_that_is_not_finite_is_damage(tmp_path: Path) -> None:
+    store("east").save_local(tmp_path)
+    (vectors,) = tmp_path.glob("vectors*")
+    np.savez(vectors, vectors=np.array([[np.nan, 1]], dtype=np.float32))
+    with pytest.raises(StoreError, match="not finite"):
+        FaissStore.load_local(tmp_path, PLANE)
+    path = tmp_path / "store.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "space": "l2"}))
+    with pytest.raises(StoreError, match="has space: 'l2'"):
+        FaissStore.load_local(tmp_path, PLANE)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(["store", "documents", "vectors"]), st.data())
+def test_whatever_bytes_of_a_file_are_lost_or_changed_the_error_is_a_store_error(
+    file: str, data: st.DataObject
+) -> None:
+    with TemporaryDirectory() as folder:
+        store("east", "north").save_local(folder)
+        (path,) = Path(folder).glob(f"{file}*")
+        content = bytearray(path.read_bytes())
+        place = data.draw(st.integers(0, len(content) - 1))
+        if data.draw(st.booleans()):
+            content[place] = data.draw(st.integers(0, 255))
+        else:
+            del content[place:]
+        path.write_bytes(content)
+        try:
+            loaded = FaissStore.load_local(folder, PLANE)
+        except StoreError:
+            return
+        assert len(loaded.similarity_search("east")) == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="this system has no umask")
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o027])
+def test_saved_files_have_the_rights_that_the_process_gives_to_new_files(
+    tmp_path: Path, mask: int
+) -> None:
+    before = os.umask(mask)
+    try:
+        store("east").save_local(tmp_path)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o666 & ~mask}
 
 
 @pytest.mark.parametrize("name", ["../outside.jsonl", "/etc/passwd", 7, ""])
@@ -365,6 +438,51 @@ def test_threads_that_add_and_search_at_once_see_whole_documents() -> None:
     for thread in threads:
         thread.join()
     assert (errors, len(filled)) == ([], 1)
+
+
+FORKING = """
+import os, threading, warnings
+import numpy as np
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from retrievers.faiss_store import FaissStore
+
+warnings.simplefilter("ignore")
+store = FaissStore(DeterministicFakeEmbedding(size=64))
+count = 20_000  # so many that FAISS searches in threads
+store.add_vectors(["t"] * count, np.random.default_rng(1).random((count, 64)))
+store.similarity_search("q")
+held, done = threading.Event(), threading.Event()
+
+def hold():
+    with store._lock:
+        held.set()
+        done.wait()
+
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+process = os.fork()
+found = len(store.similarity_search("q")) if process == 0 else 0
+if process == 0:
+    os._exit(found)
+done.set()
+print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), len(store.similarity_search("q")))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_searches_without_the_threads_of_its_parent() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", FORKING]
+    # In a group of its own, so that a child that hangs ends with it.
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.communicate(timeout=30)[0] == "4 4\n"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 async def test_async_methods_do_the_same() -> None:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from threading import RLock
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal, Self, get_args
+from weakref import WeakSet
 
 import numpy as np
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
-from .documents import Filter, copied, filter_function
+from .documents import Filter, check_count, copied, filter_function
 
 Hits = list[tuple[Document, float]]
 Space = Literal["cosine", "ip"]
@@ -43,6 +44,9 @@ class FaissStore(VectorStore):
     executes nothing. LangChain's own FAISS store is retired with `langchain-community` and keeps
     its documents in a pickle; the package `langchain-faiss` on PyPI (0.1.1) holds one empty file.
 
+    A forked process has a copy of the store, which it searches with one thread. Fork while no
+    thread is adding or deleting, as a server does that loads the store before it starts workers.
+
     Method: Johnson, Douze and Jégou, "Billion-scale similarity search with GPUs", IEEE Transactions
     on Big Data, 2021.
 
@@ -56,7 +60,7 @@ class FaissStore(VectorStore):
     def __init__(
         self, embedding: Embeddings, *, space: Space = "cosine", model_name: str | None = None
     ) -> None:
-        if space not in ("cosine", "ip"):
+        if space not in get_args(Space):
             raise ValueError(f'space must be "cosine" or "ip", got {space!r}.')
         self.embedding = embedding
         self.space: Space = space
@@ -64,6 +68,7 @@ class FaissStore(VectorStore):
         self._index: Any = None  # made when the dimension is known
         self._documents: dict[str, Document] = {}  # in the order of the index
         self._lock = RLock()
+        _STORES.add(self)
 
     @property
     def embeddings(self) -> Embeddings:
@@ -200,10 +205,10 @@ class FaissStore(VectorStore):
         """Do what `similarity_search_with_score` does, for a query's vector.
 
         Raises:
-            ValueError: If `k` < 1, or the vector has not the store's dimension.
+            ValueError: If `k` is no whole number of at least 1, or the vector has not the store's
+                dimension.
         """
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k}.")
+        k = check_count("k", k, 4)
         with self._lock:
             documents = list(self._documents.values())
             if not documents:
@@ -222,15 +227,16 @@ class FaissStore(VectorStore):
         """Save the store into a folder, which is made if it is not there.
 
         The folder has `store.json`, which names the other two files. It is replaced last, so a
-        save that is interrupted leaves the earlier store.
+        save that is interrupted leaves the earlier store. Metadata comes back as JSON has it: a
+        tuple as a list, and a key that is a number as a string.
 
         Raises:
-            ValueError: If a document's metadata is not what JSON can hold.
+            ValueError: If a document's text or metadata is not what JSON can hold.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with self._lock:
-            lines = "".join(_line(document) for document in self._documents.values()).encode()
+            lines = b"".join(map(_line, self._documents.values()))
             vectors = _vectors(self._index)
         mark = hashlib.sha256(lines + vectors.tobytes()).hexdigest()[:16]
         names = {"vectors": f"vectors-{mark}.npz", "documents": f"documents-{mark}.jsonl"}
@@ -284,13 +290,15 @@ class FaissStore(VectorStore):
                 Document(id=row["id"], page_content=row["text"], metadata=row["metadata"])
                 for row in rows
             ]
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        except Exception as error:  # there are many: BadZipFile, RecursionError, MemoryError
             raise StoreError(_damaged(folder, f"{type(error).__name__}: {error}")) from error
         shape = (store["count"], store["dimension"])
         names = {str(document.id) for document in documents}
         if vectors.shape != shape or vectors.dtype != np.float32 or len(names) != shape[0]:
             found = f"{len(names)} documents and vectors of the shape {vectors.shape}"
             raise StoreError(_damaged(folder, f"{found} instead of {shape}"))
+        if not np.isfinite(vectors).all():
+            raise StoreError(_damaged(folder, "a vector has numbers that are not finite"))
         if len(documents):
             loaded._index = _flat_index(shape[1])
             loaded._index.add(np.ascontiguousarray(vectors))
@@ -325,9 +333,14 @@ class FaissStore(VectorStore):
     def _matrix(self, vectors: Sequence[Sequence[float]]) -> Any:
         matrix: Any
         try:
-            matrix = np.array(vectors, dtype=np.float32)
+            matrix = np.array(vectors, dtype=np.float64)
         except (TypeError, ValueError):
             matrix = np.empty(0)
+        if self.space == "cosine" and matrix.ndim == 2:
+            lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+            matrix = matrix / np.where(lengths > 0, lengths, 1)
+        with np.errstate(over="ignore"):  # what is too large is not finite, and refused
+            matrix = np.ascontiguousarray(matrix, dtype=np.float32)
         if matrix.ndim != 2 or not matrix.shape[1] or not np.isfinite(matrix).all():
             raise ValueError(
                 f"The vectors of {self.model_name} must be lists of finite numbers, all of one "
@@ -338,10 +351,22 @@ class FaissStore(VectorStore):
                 f"A vector has {matrix.shape[1]} dimensions and the store has {self._index.d}. "
                 "Embed with the model that embedded the documents."
             )
-        if self.space == "cosine":
-            lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-            matrix = matrix / np.where(lengths > 0, lengths, 1)
-        return np.ascontiguousarray(matrix, dtype=np.float32)
+        return matrix
+
+
+_STORES: WeakSet[FaissStore] = WeakSet()
+
+
+def _after_fork() -> None:
+    """Wait for no thread of the parent: neither for one of FAISS, nor for one that has a lock."""
+    for store in _STORES:
+        store._lock = RLock()
+    if "faiss" in sys.modules:
+        sys.modules["faiss"].omp_set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _flat_index(dimension: int) -> Any:
@@ -363,14 +388,14 @@ def _model_name(embedding: Embeddings) -> str:
     return type(embedding).__name__
 
 
-def _line(document: Document) -> str:
+def _line(document: Document) -> bytes:
     row = {"id": document.id, "text": document.page_content, "metadata": document.metadata}
     try:
-        return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
-    except (TypeError, ValueError) as error:
+        return (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"The metadata of document {document.id!r} cannot be saved as JSON: {error}. "
-            "Turn dates into strings and leave out what is not data."
+            f"The document {document.id!r} cannot be saved as JSON: {error}. Turn dates in its "
+            "metadata into strings, and leave out what is not data."
         ) from error
 
 
@@ -382,7 +407,7 @@ def _read_store(folder: Path) -> dict[str, Any]:
             f"There is no saved store in {folder.name}: it has no {STORE_FILE}. "
             "Give the folder that save_local wrote."
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StoreError(_damaged(folder, f"{STORE_FILE}: {error}")) from error
     kinds = {"model": str, "space": str, "dimension": int, "count": int}
     kinds |= {"vectors": str, "documents": str}
@@ -391,7 +416,8 @@ def _read_store(folder: Path) -> dict[str, Any]:
     for name, kind in kinds.items():
         value = store.get(name)
         file = name in ("vectors", "documents")
-        if not isinstance(value, kind) or (file and Path(str(value)).name != value):
+        unknown = name == "space" and value not in get_args(Space)
+        if not isinstance(value, kind) or unknown or (file and Path(str(value)).name != value):
             raise StoreError(_damaged(folder, f"{STORE_FILE} has {name}: {value!r:.60}"))
     return store
 
@@ -403,14 +429,12 @@ def _damaged(folder: Path, what: str) -> str:
 @contextmanager
 def _written_whole(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that takes its name only when all of it is on the disk."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
