@@ -12,10 +12,14 @@ import pytest
 from database_servers import Database, Server, SqliteFile, Statements, database, mariadb, postgresql
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tracers import langchain
 from langchain_tests.integration_tests import RetrieversIntegrationTests
+from langsmith import tracing_context
 from pydantic import Field, ValidationError
 from sqlalchemy import Column, Date, MetaData, String, Table, Text, create_engine
 from sqlalchemy.pool import StaticPool
@@ -100,6 +104,14 @@ def desk(
         user=user,
         **fields,
     )
+
+
+async def ask(
+    retriever: BaseRetriever, use_async: bool, config: RunnableConfig | None = None
+) -> list[Document]:
+    if use_async:
+        return await retriever.ainvoke("q", config)
+    return retriever.invoke("q", config)
 
 
 def ids(documents: list[Document]) -> list[str | None]:
@@ -306,10 +318,6 @@ async def test_a_database_that_is_down_returns_nothing_and_raises(
             retriever.invoke("q")
         with pytest.raises(SqlError, match=expected):
             await retriever.ainvoke("q")
-        with pytest.raises(SqlError):
-            retriever.visibility()
-        with pytest.raises(SqlError):
-            await retriever.avisibility()
     finally:
         server.start()
     assert len(retriever.invoke("q")) == 4
@@ -333,17 +341,6 @@ def test_an_empty_answer_asks_no_database(lite: Database) -> None:
 # For whom
 
 
-def test_visibility_says_for_whom_and_which_groups_at_this_moment(database: Database) -> None:
-    fill(database)
-    retriever = desk(database)
-    assert retriever.visibility() == {"user": "ada", "groups": ["x", "y"]}
-    assert asyncio.run(retriever.avisibility()) == retriever.visibility()
-    database.run("DELETE FROM members WHERE team = 'y'")
-    assert retriever.visibility() == {"user": "ada", "groups": ["x"]}
-    assert desk(database, "bo").visibility() == {"user": "bo", "groups": ["x"]}
-    assert desk(database, "nobody").visibility() == {"user": "nobody", "groups": []}
-
-
 def test_the_user_cannot_be_changed(lite: Database) -> None:
     retriever: Any = desk(lite, "cy")
     with pytest.raises(ValidationError, match="frozen"):
@@ -365,14 +362,17 @@ def test_the_user_cannot_be_changed(lite: Database) -> None:
     assert retriever.model_copy().invoke("q") == []
 
 
-def test_a_cache_keeps_users_apart_and_notices_what_is_taken_back(lite: Database) -> None:
-    cached = {user: CachedRetriever(retriever=desk(lite, user)) for user in ("ada", "bo")}
+async def test_a_cache_keeps_no_answer_and_so_notices_what_is_taken_back(lite: Database) -> None:
+    with pytest.raises(ValueError, match="Put the cache around its sources"):
+        desk(lite).visibility()
+    cached = CachedRetriever(retriever=desk(lite, "bo"))
     for _ in range(2):
-        assert ids(cached["ada"].invoke("q")) == ["T3", "T2", "T4", "T1"]
-        assert ids(cached["bo"].invoke("q")) == ["T2", "T1"]
-    assert cached["bo"].info().hits == 1
+        assert ids(cached.invoke("q")) == ids(await cached.ainvoke("q")) == ["T2", "T1"]
+    lite.run("UPDATE tickets SET team = 'y' WHERE doc_id = 'T2'")
+    assert ids(cached.invoke("q")) == ["T1"]
     lite.run("DELETE FROM members WHERE user_name = 'bo'")
-    assert cached["bo"].invoke("q") == []
+    assert cached.invoke("q") == await cached.ainvoke("q") == []
+    assert cached.info().bypassed == 7
 
 
 @pytest.mark.parametrize("use_async", [False, True])
@@ -396,6 +396,43 @@ async def test_hidden_candidates_are_not_streamed_as_events(lite: Database) -> N
     events = [event async for event in desk(lite, "bo").astream_events("q", version="v2")]
     assert "T4" not in str(events)
     assert "T1" in str(events)
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+async def test_langsmith_gets_no_hidden_candidates(
+    lite: Database, use_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class LangSmith(BaseCallbackHandler):
+        def __init__(self, **_: Any) -> None: ...
+
+    class Watched(ListRetriever):
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            traced.append([type(handler) for handler in run_manager.handlers])
+            return super()._get_relevant_documents(query, run_manager=run_manager)
+
+    monkeypatch.setattr(langchain, "LangChainTracer", LangSmith)
+    for shown in (False, True):
+        traced: list[Any] = []
+        source = Watched(documents=VECTORS)
+        retriever = desk(lite, "bo", source, source, trace_candidates=shown)
+        with tracing_context(enabled=True):
+            await ask(retriever, use_async)
+        assert traced == [[LangSmith] if shown else []] * 2
+
+
+@pytest.mark.parametrize("documents", [[], VECTORS])
+async def test_the_trace_says_which_source_is_missing_also_of_an_empty_answer(
+    lite: Database, documents: list[Document]
+) -> None:
+    class Events(BaseCallbackHandler):
+        def on_custom_event(self, name: str, data: Any, **_: Any) -> None:
+            seen.append((name, data))
+
+    retriever = desk(lite, vectors=documents, search=FailingRetriever(error=RuntimeError("down")))
+    for use_async in (False, True):
+        seen: list[Any] = []
+        await ask(retriever, use_async, {"callbacks": [Events()]})
+        assert seen == [("degraded", {"without": ["search"]})]
 
 
 # Depth, arguments, copies
@@ -431,6 +468,19 @@ async def test_sources_can_be_cached_for_all_users_together(lite: Database) -> N
         assert cached.info().misses == 1
 
 
+async def test_a_cache_around_a_synchronous_source_is_asked_in_async_code(lite: Database) -> None:
+    class OnlySync(BaseRetriever):
+        def _get_relevant_documents(
+            self, query: str, *, run_manager: Any, k: int = 1
+        ) -> list[Document]:
+            return VECTORS[:k]
+
+    retriever = desk(lite, vectors=CachedRetriever(retriever=OnlySync()), search=[], vectors_k=2)
+    for found in (await retriever.ainvoke("q"), retriever.invoke("another q")):
+        assert ids(found) == ["T3", "T1"]
+        assert "degraded" not in found[0].metadata
+
+
 async def test_top_n_at_construction_and_per_call(lite: Database) -> None:
     retriever = desk(lite, top_n=2)
     assert ids(retriever.invoke("q")) == ["T3", "T2"]
@@ -456,6 +506,30 @@ def test_documents_of_the_sources_are_not_changed(lite: Database) -> None:
     for document in desk(lite).invoke("q"):
         document.metadata["title"] = "mine"
     assert [document.model_dump_json() for document in (*VECTORS, *SEARCH)] == before
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_what_a_document_says_of_our_own_keys_does_not_count(lite: Database, down: bool) -> None:
+    forged = chunk("T1", degraded=["vectors"], chunk_id="mine", in_database=False)
+    search: Any = FailingRetriever(error=RuntimeError("down")) if down else []
+    (found,) = desk(lite, vectors=[forged], search=search, columns=["doc_id"]).invoke("q")
+    assert found.metadata.get("degraded") == (["search"] if down else None)
+    assert (found.metadata["chunk_id"], found.metadata["doc_id"]) == ("T1#0", "T1")
+    assert found.metadata["in_database"]
+    assert list(found.metadata)[-1] == "rrf_score"
+
+
+def test_an_id_that_is_no_text_hides_its_document_and_no_other(lite: Database) -> None:
+    odd = [doc("odd", "\ud800"), whole("T1")]
+    assert ids(desk(lite, vectors=odd, search=[]).invoke("q")) == ["T1"]
+
+
+def test_an_error_that_both_sources_share_bears_each_note_once(lite: Database) -> None:
+    shared = FailingRetriever(error=RuntimeError("down"))
+    for _ in range(3):
+        with pytest.raises(RuntimeError) as raised:
+            desk(lite, vectors=shared, search=shared).invoke("q")
+    assert len(raised.value.__notes__) == 3  # of each source, and that both failed
 
 
 def test_documents_without_an_id_are_shown_to_nobody(lite: Database) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,25 +14,23 @@ from langchain_core.callbacks import (
 )
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import (
-    ContextThreadPoolExecutor,
-    run_in_executor,
-    set_config_context,
-    var_child_runnable_config,
-)
+from langchain_core.runnables.config import ContextThreadPoolExecutor, run_in_executor
 from pydantic import Field, field_validator
 from sqlalchemy import select, type_coerce
 from sqlalchemy.engine import Engine
 
 from .documents import (
+    add_note,
     ainvoke_child,
+    ainvoke_untraced,
     by_key,
     check_count,
-    check_documents,
     check_query,
     invoke_child,
+    invoke_untraced,
     merge_by_score,
+    refuse_fixed,
+    width_argument,
 )
 from .sql import (
     SqlError,
@@ -66,15 +63,20 @@ class TicketKnowledgeRetriever(BaseRetriever):
     the `doc_id` as its id, the chunk's id in `metadata["chunk_id"]`; and the columns as they are in
     the database now.
 
-    A source that fails is logged and left out, and `metadata["degraded"]` of every document of that
-    answer names it; if both fail, the first error is raised. If the database fails, nothing is
+    A source that fails is logged and left out; `metadata["degraded"]` of every document of that
+    answer names it, and so does a custom event named `degraded` in the trace, also of an answer
+    without documents. If both fail, the first error is raised. If the database fails, nothing is
     returned and `SqlError` is raised: an empty list would read as "nothing is known".
 
     A user may see a document if the members table has a row with the user and the document's group.
     Names must be equal letter by letter, also where the database ignores case. Where a user sees
     few of very many documents, 50 candidates may hold too few of theirs: put a
-    `PermissionFilteredRetriever`, which fetches on, in the place of each source. Put a cache around
-    the sources, not around this: it would keep degraded answers, and one for each user.
+    `PermissionFilteredRetriever`, which fetches on, in the place of each source. A source is asked
+    for more by its argument `top_n` or `k`; a `FallbackRetriever` takes `top_n` and hands nothing
+    on, so the sources inside it need a wide `k` of their own.
+
+    Put a cache around the sources. One around this keeps nothing: a document can move to another
+    group, and a user to another, at any moment, and what was kept would not notice.
 
     Method: Cormack, Clarke and Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and
     individual Rank Learning Methods", SIGIR 2009.
@@ -145,7 +147,11 @@ class TicketKnowledgeRetriever(BaseRetriever):
         with ContextThreadPoolExecutor(max_workers=1) as thread:
             vectors = thread.submit(self._ask, "vectors", query, run_manager)
             search = self._ask("search", query, run_manager)
-            return self._answer(vectors.result(), search, count)
+            found = {"vectors": vectors.result(), "search": search}
+        if (degraded := self._failed(found)) and run_manager.handlers:
+            events, data = run_manager.get_child(), {"without": degraded}
+            events.on_custom_event("degraded", data, run_id=run_manager.run_id)
+        return self._answer(found, degraded, count)
 
     async def _aget_relevant_documents(
         self,
@@ -160,23 +166,18 @@ class TicketKnowledgeRetriever(BaseRetriever):
         vectors, search = await asyncio.gather(
             self._aask("vectors", query, run_manager), self._aask("search", query, run_manager)
         )
-        return await run_in_executor(None, self._answer, vectors, search, count)
+        found = {"vectors": vectors, "search": search}
+        if (degraded := self._failed(found)) and run_manager.handlers:
+            events, data = run_manager.get_child(), {"without": degraded}
+            await events.on_custom_event("degraded", data, run_id=run_manager.run_id)
+        return await run_in_executor(None, self._answer, found, degraded, count)
 
-    def visibility(self) -> dict[str, Any]:
-        """Say for whom this answers, and which groups they are in now, for `CachedRetriever`.
-
-        Raises:
-            SqlError: If the database cannot say it.
-        """
-        members = sql_table(self.members_table, [self.user_column, self.member_group_column])
-        user, group = members.c[self.user_column], members.c[self.member_group_column]
-        rows = self._read(select(group, user).where(user == self.user))
-        groups = {str(group) for group, user in rows if user == self.user and group is not None}
-        return {"user": self.user, "groups": sorted(groups)}
-
-    async def avisibility(self) -> dict[str, Any]:
-        """Do what `visibility` does, on the event loop."""
-        return await run_in_executor(None, self.visibility)
+    def visibility(self) -> NoReturn:
+        """Refuse to say who sees what, so that a cache around this keeps nothing."""
+        raise ValueError(
+            "The rights of each document can change at any moment, so answers of a "
+            "TicketKnowledgeRetriever must not be kept. Put the cache around its sources."
+        )
 
     def _ask(self, name: str, query: str, run_manager: CallbackManagerForRetrieverRun) -> Found:
         source, options = self._source(name)
@@ -184,9 +185,8 @@ class TicketKnowledgeRetriever(BaseRetriever):
             if self.trace_candidates:
                 found = invoke_child(source, query, run_manager, name, **options)
             else:
-                with set_config_context(_without_callbacks()) as context:
-                    found = context.run(source.invoke, query, {"callbacks": []}, **options)
-            return check_documents(found, source.get_name())[: self._limit(name)]
+                found = invoke_untraced(source, query, **options)
+            return found[: self._limit(name)]
         except Exception as error:
             return error
 
@@ -194,32 +194,27 @@ class TicketKnowledgeRetriever(BaseRetriever):
         self, name: str, query: str, run_manager: AsyncCallbackManagerForRetrieverRun
     ) -> Found:
         source, options = self._source(name)
-        if type(source)._aget_relevant_documents is BaseRetriever._aget_relevant_documents:
-            # The inherited method runs the other one in a thread, and passes no options on.
-            return await run_in_executor(None, self._ask, name, query, run_manager.get_sync())
         try:
             if self.trace_candidates:
                 found = await ainvoke_child(source, query, run_manager, name, **options)
             else:
-                with set_config_context(_without_callbacks()) as context:
-                    asked = source.ainvoke(query, {"callbacks": []}, **options)
-                    found = await asyncio.create_task(asked, context=context)
-            return check_documents(found, source.get_name())[: self._limit(name)]
+                found = await ainvoke_untraced(source, query, **options)
+            return found[: self._limit(name)]
         except Exception as error:  # a cancellation is not an Exception and passes through
             return error
 
     def _source(self, name: str) -> tuple[BaseRetriever, dict[str, Any]]:
         """Return a source and the argument that says how many documents it should return."""
         source: BaseRetriever = getattr(self, name)
-        argument, limit = _width_argument(source), self._limit(name)
+        argument, limit = width_argument(source), self._limit(name)
         return source, {argument: limit} if argument and limit is not None else {}
 
     def _limit(self, name: str) -> int | None:
         return self.vectors_k if name == "vectors" else self.search_k
 
-    def _answer(self, vectors: Found, search: Found, top_n: int) -> list[Document]:
-        found = {"vectors": vectors, "search": search}
-        degraded = self._failed(found)
+    def _answer(
+        self, found: Mapping[str, Found], degraded: list[str], top_n: int
+    ) -> list[Document]:
         lists = [list_ for list_ in found.values() if isinstance(list_, list)]
         rows = self._visible_rows([document for list_ in lists for document in list_])
         visible = [[d for d in list_ if document_id(d) in rows] for list_ in lists]
@@ -229,12 +224,12 @@ class TicketKnowledgeRetriever(BaseRetriever):
     def _failed(self, found: Mapping[str, Found]) -> list[str]:
         errors = {name: error for name, error in found.items() if isinstance(error, Exception)}
         for name, error in errors.items():
-            error.add_note(f"Raised by {name} of {self.get_name()}.")
+            add_note(error, f"Raised by {name} of {self.get_name()}.")
             logger.warning("%s goes on without %s: %r", self.get_name(), name, error)
         if len(errors) == len(found):
             first, *others = errors.values()
             for other in others:
-                first.add_note(f"The other source failed too: {other!r}")
+                add_note(first, f"The other source failed too: {other!r}")
             raise first
         return list(errors)
 
@@ -251,10 +246,11 @@ class TicketKnowledgeRetriever(BaseRetriever):
         self, document: Document, rows: Mapping[str, dict[str, Any]], degraded: list[str]
     ) -> Document:
         name = document_id(document) or ""
-        answer = with_row(document, rows[name])
         chunk = {"chunk_id": document.id} if document.id not in (None, name) else {}
-        left_out = {"degraded": list(degraded)} if degraded else {}
-        answer.metadata = {"doc_id": name, **chunk, **left_out, **answer.metadata}
+        ours = {"doc_id": name, **chunk, "degraded": list(degraded)}
+        answer = with_row(document, ours | rows[name] | ours)
+        if not degraded:
+            del answer.metadata["degraded"]
         answer.id = name
         return answer
 
@@ -300,7 +296,7 @@ class TicketKnowledgeRetriever(BaseRetriever):
 
     def configurable_fields(self, **kwargs: Any) -> Any:
         """Make fields configurable per call, but never whom it answers for."""
-        _refuse(kwargs, "configurable")
+        refuse_fixed(self, kwargs, "configurable")
         return super().configurable_fields(**kwargs)
 
     def configurable_alternatives(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -312,35 +308,10 @@ class TicketKnowledgeRetriever(BaseRetriever):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy the retriever; whom it answers for stays."""
-        _refuse(update or {}, "changed in a copy")
+        refuse_fixed(self, update or {}, "changed in a copy")
         return super().model_copy(update=update, deep=deep)
 
     def copy(self, *, update: dict[str, Any] | None = None, **kwargs: Any) -> Self:
         """Copy the retriever by pydantic's old method; whom it answers for stays."""
-        _refuse(update or {}, "changed in a copy")
+        refuse_fixed(self, update or {}, "changed in a copy")
         return super().copy(update=update, **kwargs)
-
-
-def _width_argument(source: BaseRetriever) -> str | None:
-    parameters = inspect.signature(source._get_relevant_documents).parameters
-    for name in ("top_n", "k"):
-        if name in parameters:
-            return name
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return None
-    inner = getattr(source, "retriever", None)  # a cache hands its arguments on
-    return _width_argument(inner) if isinstance(inner, BaseRetriever) else "k"
-
-
-def _without_callbacks() -> RunnableConfig:
-    return {**(var_child_runnable_config.get() or {}), "callbacks": []}
-
-
-def _refuse(names: Mapping[str, Any], what: str) -> None:
-    for name in names:
-        field = TicketKnowledgeRetriever.model_fields.get(name)
-        if field is not None and field.frozen:
-            raise ValueError(
-                f"{name} must not be {what}. Build a TicketKnowledgeRetriever for each user; it "
-                "costs nothing, and sources and engine are shared."
-            )

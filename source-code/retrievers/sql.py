@@ -368,6 +368,7 @@ def ids_in_parts(names: Iterable[str | None], type_: TypeEngine[Any]) -> Iterato
     for name in names:
         try:
             value: Any = type_.python_type(name) if name and "\0" not in name else None
+            (name or "").encode()
         except (ValueError, ArithmeticError):
             continue
         if value is not None and not (isinstance(value, int) and abs(value) >= 2**63):
@@ -386,10 +387,9 @@ def document_id(document: Document) -> str | None:
 
 def with_row(document: Document, row: dict[str, Any], found: bool = True) -> Document:
     """Copy a document, with a row's values before the scores, whose order says which is last."""
-    copy = copied(document)
+    copy, row = copied(document), {**row, "in_database": found}
     earlier = {name: value for name, value in copy.metadata.items() if name not in row}
-    copy.metadata = {**row, "in_database": found, **earlier}
-    copy.metadata["in_database"] = found
+    copy.metadata = {**row, **earlier}
     return copy
 
 
