@@ -105,6 +105,25 @@ def test_the_order_of_a_dictionary_or_a_set_is_no_difference() -> None:
     assert visibility_of(Around(setting={1: "a"})) != visibility_of(Around(setting={"1": "a"}))
 
 
+def test_a_retriever_that_several_share_is_described_once() -> None:
+    def told(levels: int, tenant: str = "a") -> str:
+        retriever: Any = Scoped(tenant=tenant)
+        for _ in range(levels):
+            retriever = Around(setting=[retriever, retriever])
+        return visibility_of(retriever)
+
+    assert len(told(14)) < 14 * 1_000  # two to the power of 14 descriptions would be a million
+    assert told(14) == told(14)
+    assert told(14) != told(13)
+    assert told(14, "a") != told(14, "b")
+    one = Scoped(tenant="a")
+    both = [{"x": one, "y": one}, {"y": one, "x": one}]
+    assert visibility_of(both[0]) == visibility_of(both[1])
+    two = Scoped(tenant="b")
+    mixed = [[one, two, one], [one, two, two], [one, one, two]]
+    assert len({visibility_of(parts) for parts in mixed}) == 3
+
+
 def test_retrievers_nested_in_lists_dictionaries_and_models_are_described() -> None:
     def nested(tenant: str) -> str:
         inner = Around(setting={"legs": [Scoped(tenant=tenant)]})

@@ -36,7 +36,7 @@ def visibility_of(
     The string holds the class and the settings of the retriever and of everything nested in its
     fields, through lists and dictionaries. Where a class limits what a user may see, it has a
     method `visibility()`, which says for whom, as data for JSON; it is asked anew at every call,
-    since grants change. Such a class answers for its own functions and its private attributes.
+    since grants change. A retriever that several share is described once, and is a hash after that. Such a class answers for its own functions and its private attributes.
 
     A store, a model or a function is not plain data, and it may limit what is seen: a filter is a
     function, and a store may be one tenant's. Nothing of the kind is left out. `opaque` decides
@@ -58,7 +58,7 @@ def visibility_of(
     """
     limiting = list(_limiting(retriever, set())) if ask else []
     answers = [(part, part.visibility()) for part in limiting]
-    return _canonical(_described(retriever, path, answers, opaque))
+    return _canonical(_Describer(answers, opaque).value(retriever, path))
 
 
 async def avisibility_of(
@@ -72,7 +72,7 @@ async def avisibility_of(
     for part in list(_limiting(retriever, set())):
         own = getattr(part, "avisibility", None)
         answers.append((part, part.visibility() if own is None else await own()))
-    return _canonical(_described(retriever, path, answers, opaque))
+    return _canonical(_Describer(answers, opaque).value(retriever, path))
 
 
 def _canonical(description: Any) -> str:
@@ -114,63 +114,79 @@ def _is_corpus(value: Any) -> bool:
     return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], Document)
 
 
-def _described(value: Any, path: str, answers: Answers, opaque: Opaque) -> Any:
-    """Return a value as data for JSON, so that different values have different data."""
-    kind: type = type(value)
-    if kind in _SCALARS and (kind is not float or math.isfinite(value)):
-        return value
-    if isinstance(value, float | date | time | timedelta | Decimal | UUID | PurePath):
-        return {"value": [_name(kind), str(value)]}
-    if isinstance(value, Enum):
-        return {"value": [_name(kind), value.name]}
-    if isinstance(value, SecretStr | SecretBytes):
-        secret = value.get_secret_value()
-        secret = secret.encode() if isinstance(secret, str) else secret
-        return {"secret": [_name(kind), sha256(secret).hexdigest()]}
+class _Describer:
+    """Turns values into data for JSON, so that different values have different data."""
 
-    def inner(part: Any, name: object) -> Any:
-        return _described(part, f"{path}[{name!r}]", answers, opaque)
+    def __init__(self, answers: Answers, opaque: Opaque) -> None:
+        self._answers = answers
+        self._opaque = opaque
+        self._models: dict[int, tuple[BaseModel, dict[str, Any]]] = {}
 
-    if kind in (list, tuple) and not _is_corpus(value):
-        parts = [
-            part if type(part) is str else inner(part, number) for number, part in enumerate(value)
-        ]
-        return parts if kind is list else {"tuple": parts}
-    if kind in (set, frozenset):
-        return {"set": sorted((inner(part, "") for part in value), key=_canonical)}
-    if kind is dict:
-        pairs = [[inner(name, name), inner(part, name)] for name, part in list(value.items())]
-        return {"dict": sorted(pairs, key=_canonical)}
-    if isinstance(value, BaseModel) and not isinstance(value, Document):
-        return _described_model(value, path, answers, opaque)
-    if _limits(value):
-        return {"class": _name(kind), "visibility": _answer(value, path, answers)}
-    return {"opaque": opaque(path, value)}
+    def value(self, value: Any, path: str) -> Any:
+        kind: type = type(value)
+        if kind in _SCALARS and (kind is not float or math.isfinite(value)):
+            return value
+        if isinstance(value, float | date | time | timedelta | Decimal | UUID | PurePath):
+            return {"value": [_name(kind), str(value)]}
+        if isinstance(value, Enum):
+            return {"value": [_name(kind), value.name]}
+        if isinstance(value, SecretStr | SecretBytes):
+            secret = value.get_secret_value()
+            secret = secret.encode() if isinstance(secret, str) else secret
+            return {"secret": [_name(kind), sha256(secret).hexdigest()]}
 
+        def inner(part: Any, name: object) -> Any:
+            return self.value(part, f"{path}[{name!r}]")
 
-def _described_model(
-    model: BaseModel, path: str, answers: Answers, opaque: Opaque
-) -> dict[str, Any]:
-    kind = type(model)
-    description: dict[str, Any] = {"class": _name(kind), "fields": {}}
-    limits = _limits(model)
-    for name, value in _settings(model).items():
-        field = kind.model_fields.get(name)
-        # A function that the class has by default is said by the name of the class.
-        by_default = field is not None and value is field.default
-        if isinstance(value, FunctionType | MethodType) and (limits or by_default):
-            continue
-        description["fields"][name] = _described(value, f"{path}.{name}", answers, opaque)
-    if limits:
-        description["visibility"] = _answer(model, path, answers)
-    elif _hides_state(kind):
-        description["opaque"] = opaque(path, model)
-    return description
+        if kind in (list, tuple) and not _is_corpus(value):
+            parts = [
+                part if type(part) is str else inner(part, number)
+                for number, part in enumerate(value)
+            ]
+            return parts if kind is list else {"tuple": parts}
+        if kind in (set, frozenset):
+            return {"set": sorted((inner(part, "") for part in value), key=_canonical)}
+        if kind is dict:
+            items = sorted(value.items(), key=lambda item: repr(item[0]))
+            pairs = [[inner(name, name), inner(part, name)] for name, part in items]
+            return {"dict": sorted(pairs, key=_canonical)}
+        if isinstance(value, BaseModel) and not isinstance(value, Document):
+            return self._model(value, path)
+        if _limits(value):
+            return {"class": _name(kind), "visibility": self._answer(value, path)}
+        return {"opaque": self._opaque(path, value)}
 
+    def _model(self, model: BaseModel, path: str) -> dict[str, Any]:
+        """Describe a model once: shared by two, and they by two more, it would soon be met often."""
+        # The model is kept as well, so that no other one gets its identity meanwhile.
+        _, known = self._models.get(id(model), (model, None))
+        if known is None:
+            known = self._new_model(model, path)
+        elif "again" not in known:
+            known = {"again": sha256(_canonical(known).encode()).hexdigest()}
+        self._models[id(model)] = model, known
+        return known
 
-def _answer(value: Any, path: str, answers: Answers) -> Any:
-    answer = next((answer for part, answer in answers if part is value), None)
-    return _described(answer, f"{path}.visibility()", [], refuse_opaque)
+    def _new_model(self, model: BaseModel, path: str) -> dict[str, Any]:
+        kind = type(model)
+        description: dict[str, Any] = {"class": _name(kind), "fields": {}}
+        limits = _limits(model)
+        for name, value in _settings(model).items():
+            field = kind.model_fields.get(name)
+            # A function that the class has by default is said by the name of the class.
+            by_default = field is not None and value is field.default
+            if isinstance(value, FunctionType | MethodType) and (limits or by_default):
+                continue
+            description["fields"][name] = self.value(value, f"{path}.{name}")
+        if limits:
+            description["visibility"] = self._answer(model, path)
+        elif _hides_state(kind):
+            description["opaque"] = self._opaque(path, model)
+        return description
+
+    def _answer(self, value: Any, path: str) -> Any:
+        answer = next((answer for part, answer in self._answers if part is value), None)
+        return _Describer([], refuse_opaque).value(answer, f"{path}.visibility()")
 
 
 def _hides_state(kind: type[BaseModel]) -> bool:
