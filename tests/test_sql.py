@@ -4,7 +4,10 @@ import asyncio
 import datetime
 import json
 import os
+import subprocess
+import sys
 import threading
+import time
 import traceback
 import uuid
 from collections.abc import Iterator
@@ -29,6 +32,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import ConfigurableField
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from pydantic import SecretStr, ValidationError
 from sqlalchemy import (
@@ -276,11 +280,55 @@ def test_a_filter_takes_values_and_lists_and_cannot_be_changed(database: Databas
     assert sorted(filter(None, ids(either.invoke(question)))) == ["a", "d"]
     nothing = searching(database, filter={"team": "x' OR '1'='1"})
     assert nothing.invoke(question) == []
-    assert only.visibility() == {"table": "notes", "filter": {"team": "x"}}
+    assert only.visibility() == {"table": "notes", "filter": {"team": ["x"]}}
     with pytest.raises(ValidationError, match="frozen"):
         only.filter = {}
     with pytest.raises(TypeError, match="filter"):
         only.invoke(question, filter={})
+    with pytest.raises(ValueError, match="filter must not be changed in a copy"):
+        only.model_copy(update={"filter": {}})
+    with pytest.raises(ValueError, match="filter must not be changed in a copy"):
+        only.copy(update={"filter": {}})
+    with pytest.raises(ValueError, match="filter must not be configurable"):
+        only.configurable_fields(filter=ConfigurableField(id="f"))
+    with pytest.raises(ValueError, match="filter must not be left to a call's choice"):
+        only.configurable_alternatives(ConfigurableField(id="f"), all=searching(database))
+    only.filter.clear()
+    either.filter["team"].append("z")
+    for retriever in (only, only.model_copy(), only.copy()):
+        assert sorted(filter(None, ids(retriever.invoke(question)))) == ["a", "c"]
+    assert either.visibility()["filter"]["team"] == ["x", "y"]
+
+
+def test_a_filter_of_strings_holds_letter_by_letter(database: Database) -> None:
+    rows = [
+        {"id": f"{n:03}", "text": "kite", "team": team}
+        for n, team in enumerate(["X"] * 9 + ["x "] * 9 + ["x", "y", "x"])
+    ]
+    fill(database, rows)
+    if database.name == "sqlite":  # as MariaDB's usual collations are
+        database.run(
+            "DROP TABLE notes",
+            "CREATE TABLE notes (id TEXT, title, text, team TEXT COLLATE NOCASE)",
+        )
+        with database.engine().begin() as connection:
+            connection.execute(notes().insert(), rows)
+    for values, expected in (("x", ["018", "020"]), (["x", "Y"], ["018", "020"])):
+        retriever = searching(database, filter={"team": values}, metadata_columns=["team"])
+        found = retriever.invoke("kite", k=2)
+        assert ids(found) == expected
+        assert list(found[0].metadata) == ["team", "retrieved_by", "sql_score"]
+
+
+@pytest.mark.parametrize("value", [None, ["x", None], {"$eq": "x"}, 2**70, [["x"]], b"x"])
+def test_a_filter_of_what_is_no_value_is_an_error(lite: Database, value: Any) -> None:
+    with pytest.raises(ValueError, match=r"filter\['team'\] must be a string, number"):
+        SqlRetriever(database=lite.url, table="notes", filter={"team": value})
+
+
+def test_a_filter_of_an_empty_list_finds_nothing(lite: Database) -> None:
+    fill(lite)
+    assert searching(lite, filter={"team": []}).invoke("heron") == []
 
 
 def test_odd_names_of_tables_and_columns_are_quoted(database: Database) -> None:
@@ -368,6 +416,27 @@ def test_a_question_of_ten_thousand_words_is_answered(database: Database) -> Non
     fill(database)
     question = " ".join(f"word{number}" for number in range(10_000))
     assert ids(searching(database).invoke(f"{question} heron")) == ["b"]
+
+
+@pytest.mark.parametrize("piece", ["a", "-", "a_", "_-", "a-", "1.", '"'])
+@pytest.mark.parametrize("end", ["", "_", "- x"])
+def test_a_hostile_question_is_read_about_as_fast_as_an_ordinary_one(
+    lite: Database, piece: str, end: str
+) -> None:
+    retriever = SqlRetriever(database=lite.url, table="notes")
+
+    def seconds(question: str) -> float:
+        began = time.perf_counter()
+        retriever.statement(question)
+        return time.perf_counter() - began
+
+    hostile = (piece * 20_000)[:20_000] + end
+    ordinary = ("which E-4012 is b/c.d of the invoice " * 600)[:20_000]
+    assert min(seconds(hostile) for _ in range(2)) < 50 * max(seconds(ordinary) for _ in range(2))
+
+
+def test_codes_are_searched_as_phrases_of_their_parts(lite: Database) -> None:
+    assert sql._CODE.findall('E-4012, b/c.d a_f-g "h"-i x--_y') == ["E-4012", "b/c.d", "f-g"]
 
 
 def test_ten_thousand_documents(database: Database) -> None:
@@ -555,6 +624,31 @@ def test_a_sqlite_database_in_memory_needs_one_connection_for_all_threads() -> N
     retriever = SqlRetriever(database=engine, table="notes")
     retriever.create_index()
     assert ids(asyncio.run(retriever.ainvoke("kite"))) == ["a"]
+
+
+IN_MEMORY = """
+from concurrent.futures import ThreadPoolExecutor
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import StaticPool
+from retrievers.sql import SqlRetriever
+
+options = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
+engine = create_engine("sqlite://", **options)
+with engine.begin() as connection:
+    connection.execute(text("CREATE TABLE notes (id TEXT, text TEXT)"))
+    rows = [{"id": n, "text": f"kite {n}"} for n in range(300)]
+    connection.execute(text("INSERT INTO notes VALUES (:id, :text)"), rows)
+retriever = SqlRetriever(database=engine, table="notes", k=100)
+retriever.create_index()
+with ThreadPoolExecutor(4) as threads:
+    print(set(threads.map(lambda _: len(retriever.invoke("kite")), range(300))))
+"""
+
+
+def test_threads_share_a_database_in_memory_and_never_wait_for_each_other_for_ever() -> None:
+    run = [sys.executable, "-c", IN_MEMORY]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.strip() == "{100}", done.stderr
 
 
 # Faults

@@ -8,12 +8,14 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
 from datetime import time as time_of_day
 from decimal import Decimal
-from typing import Any, Literal
+from operator import contains
+from typing import Any, Literal, Self
+from uuid import UUID
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -22,7 +24,7 @@ from langchain_core.callbacks import (
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables.config import run_in_executor
-from pydantic import ConfigDict, Field, SecretStr, field_validator
+from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, field_validator
 from sqlalchemy import (
     ColumnElement,
     Select,
@@ -44,7 +46,15 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, NoSuchTableError, S
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 from sqlalchemy.types import Integer, Numeric, String, Text, TypeEngine, Uuid
 
-from .documents import ainvoke_child, check_count, check_query, copied, invoke_child, write_score
+from .documents import (
+    ainvoke_child,
+    check_count,
+    check_query,
+    copied,
+    invoke_child,
+    refuse_fixed,
+    write_score,
+)
 
 CONNECT_SECONDS = 5
 IDS_A_STATEMENT = 10_000
@@ -81,15 +91,17 @@ class SqlRetriever(BaseRetriever):
         text_column: Becomes `Document.page_content`.
         metadata_columns: Become `Document.metadata`. Dates become ISO 8601 strings.
         search_columns: What is searched; default: `text_column` alone.
-        filter: Columns and the value, or list of values, that a row must have. It cannot be
-            changed later.
+        filter: Columns and the value, or list of values, that a row must have; strings letter by
+            letter, also where the database ignores case. It is copied, and cannot be changed later.
         language: Which stemmer and stop words: a text search configuration of PostgreSQL; SQLite
             stems `"english"` alone; MariaDB and MySQL have none.
         k: How many rows to return. Also `invoke(query, k=…)`.
-        timeout: Seconds that a statement may run, which the database enforces.
+        timeout: Seconds that a statement may run, which the database enforces. A SQLite database in
+            memory, whose one connection all threads share, has no limit.
 
     Raises:
-        ValueError: At construction, for a database that cannot be used; per call, for `k` < 1.
+        ValueError: At construction, for a database that cannot be used, or a filter of other than
+            plain values; to change the filter; per call, for `k` < 1.
         SqlError: If the database cannot be reached, refuses, or takes too long. It never holds the
             password.
         TypeError: If the query is not a string.
@@ -112,6 +124,27 @@ class SqlRetriever(BaseRetriever):
     language: str = Field(default="english", pattern=r"^[A-Za-z_]\w*$")
     k: int = Field(default=4, ge=1)
     timeout: float = Field(default=10.0, ge=0.001, le=3600)
+
+    _own: dict[str, tuple[Any, ...]] = PrivateAttr()
+
+    def model_post_init(self, context: Any) -> None:
+        """Keep the filter as it is now, whatever is done to the dictionary later."""
+        super().model_post_init(context)
+        self._own = {name: _values(value) for name, value in self.filter.items()}
+
+    @field_validator("filter")
+    @classmethod
+    def _check_filter(cls, filter: dict[str, Any]) -> dict[str, Any]:
+        for name, given in filter.items():
+            for value in _values(given):
+                # None, of a user without a team, would ask for the rows that have none.
+                too_large = isinstance(value, int) and abs(value) >= 2**63
+                if too_large or not isinstance(value, str | int | float | date | Decimal | UUID):
+                    raise ValueError(
+                        f"filter[{name!r}] must be a string, number, truth value or date that the "
+                        f"database can hold, or a list of such, got {type(value).__name__}."
+                    )
+        return filter
 
     @field_validator("database", mode="before")
     @classmethod
@@ -150,7 +183,7 @@ class SqlRetriever(BaseRetriever):
 
     def visibility(self) -> dict[str, Any]:
         """Say which rows can be found, for `CachedRetriever`."""
-        return {"table": self.table, "filter": json_value(self.filter)}
+        return {"table": self.table, "filter": json_value(self._own)}
 
     def create_index(self) -> None:
         """Make the full-text index of the table, and bring an index that is there up to date.
@@ -165,14 +198,15 @@ class SqlRetriever(BaseRetriever):
             _INDEXES[self.database.dialect.name](self, sql)
 
     def statement(self, query: str, k: int | None = None) -> Select[Any]:
-        """Return the statement for a question: id, text, metadata columns and score."""
-        words = [word for word in _WORD.findall(query)]
+        """Return the statement for a question: id, text, metadata, score, and strings to check."""
+        words = _WORD.findall(query)
         build = _SEARCHES[self.database.dialect.name]
         source, columns, condition, score = build(self, query.replace("\0", " "), words)
         wanted = [self.id_column, self.text_column, *self.metadata_columns]
         score = score.label("sql_score")
-        chosen = select(*(columns(name) for name in wanted), score).select_from(source)
-        conditions = [condition, *(_equals(columns(n), v) for n, v in self.filter.items())]
+        checked = [cast(columns(n), Text).label(f"checked_{n}") for n in self._strings]
+        chosen = select(*(columns(name) for name in wanted), score, *checked).select_from(source)
+        conditions = [condition, *(columns(n).in_(values) for n, values in self._own.items())]
         order = (score.desc(), columns(self.id_column))
         limit = min(k or self.k, 2**31 - 1)
         return chosen.where(*conditions).order_by(*order).limit(limit)
@@ -185,15 +219,50 @@ class SqlRetriever(BaseRetriever):
     def _searched(self) -> list[str]:
         return self.search_columns or [self.text_column]
 
+    @property
+    def _strings(self) -> dict[str, set[str]]:
+        """The columns whose filter has strings, which must be equal letter by letter."""
+        return {
+            name: set(map(str, values))
+            for name, values in self._own.items()
+            if any(isinstance(value, str) for value in values)
+        }
+
     def _search(self, query: str, k: int) -> list[Document]:
-        statement = self.statement(query, k)
-        rows: Any = read_rows(self.database, statement, self.timeout, self._asker)
-        return [self._document(*row) for row in rows]
+        wanted, limit = self._strings.values(), k
+        while True:
+            statement = self.statement(query, limit)
+            rows: Any = read_rows(self.database, statement, self.timeout, self._asker)
+            # The usual collations of MariaDB, and NOCASE of SQLite, take "ACME" for "acme".
+            own = [r for r in rows if all(map(contains, wanted, r[len(r) - len(wanted) :]))]
+            if len(own) >= k or len(rows) < limit:
+                return [self._document(*row) for row in own[:k]]
+            limit *= 4
 
     def _document(self, id: Any, text: Any, *values: Any) -> Document:
         metadata = {n: json_value(v) for n, v in zip(self.metadata_columns, values)}
         document = Document(page_content=str(text or ""), id=str(id), metadata=metadata)
-        return write_score(document, "sql_score", values[-1], "sql")
+        return write_score(document, "sql_score", values[len(metadata)], "sql")
+
+    def configurable_fields(self, **kwargs: Any) -> Any:
+        """Make fields configurable per call, but never the filter."""
+        refuse_fixed(self, kwargs, "configurable")
+        return super().configurable_fields(**kwargs)
+
+    def configurable_alternatives(self, *args: Any, **kwargs: Any) -> Any:
+        """Offer alternatives to a call, unless there is a filter: one could be without it."""
+        refuse_fixed(self, ["filter"] if self.filter else [], "left to a call's choice")
+        return super().configurable_alternatives(*args, **kwargs)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy the retriever; the filter stays."""
+        refuse_fixed(self, update or {}, "changed in a copy")
+        return super().model_copy(update=update, deep=deep)
+
+    def copy(self, *, update: dict[str, Any] | None = None, **kwargs: Any) -> Self:
+        """Copy the retriever by pydantic's old method; the filter stays."""
+        refuse_fixed(self, update or {}, "changed in a copy")
+        return super().copy(update=update, **kwargs)
 
 
 class SqlMetadataEnricher(BaseRetriever):
@@ -205,7 +274,8 @@ class SqlMetadataEnricher(BaseRetriever):
 
     `metadata["in_database"]` says whether there was a row. A document belongs to the row whose id
     is its `metadata["doc_id"]`, else its `Document.id`, letter by letter; several chunks of one
-    document share its row.
+    document share its row. Where `PermissionFilteredRetriever` is told another `id_key`, write that
+    id into `doc_id` when indexing, or the two speak of different documents.
 
     Args:
         base_retriever: Finds the documents.
@@ -305,8 +375,8 @@ def open_database(database: Any) -> Engine:
         raise ValueError(f"database must be a URL or a synchronous SQLAlchemy engine, got {kind}.")
     if isinstance(database.pool, SingletonThreadPool):
         raise ValueError(
-            "A SQLite database in memory is another, empty one in each thread. Use a file, or "
-            'create_engine("sqlite://", poolclass=StaticPool, '
+            "A SQLite database in memory is another, empty one in each thread. Use a file, "
+            'or, without a time limit, create_engine("sqlite://", poolclass=StaticPool, '
             'connect_args={"check_same_thread": False}).'
         )
     if not isinstance(database.pool, StaticPool):  # whose connection is the database
@@ -413,6 +483,8 @@ def json_value(value: Any) -> Any:
 
 
 _WORD = re.compile(r"[^\W_]+")
+# `++` never gives back what it took, else the time would grow with the square of a word's length.
+_CODE = re.compile(r"(?<![^\W_])[^\W_]++(?:[^\w\s\"]++[^\W_]++)+")
 _JOINTS = "-/_.@"
 _types: weakref.WeakKeyDictionary[Engine, dict[tuple[str, str], TypeEngine[Any]]] = (
     weakref.WeakKeyDictionary()
@@ -495,6 +567,10 @@ def _limited(connection: Connection, seconds: float) -> Iterator[None]:
     """Let the database itself end a statement of this connection after some seconds."""
     dialect, milliseconds = connection.dialect, max(1, int(seconds * 1000))
     if dialect.name == "sqlite":
+        if isinstance(connection.engine.pool, StaticPool):
+            # No limit: to ask for the time, SQLite would wait for a thread that waits for SQLite.
+            yield
+            return
         raw: Any = connection.connection.driver_connection
         deadline = time.monotonic() + seconds
         raw.set_progress_handler(lambda: time.monotonic() > deadline, 1000)
@@ -521,17 +597,18 @@ def _limited(connection: Connection, seconds: float) -> Iterator[None]:
 Search = tuple[Any, Callable[[str], Any], ColumnElement[bool], ColumnElement[Any]]
 
 
-def _equals(column_: ColumnElement[Any], value: Any) -> ColumnElement[bool]:
-    return column_.in_(value) if isinstance(value, list | tuple | set) else column_ == value
+def _values(given: Any) -> tuple[Any, ...]:
+    values = given if isinstance(given, list | tuple | set | frozenset) else [given]
+    return tuple(str.__str__(value) if isinstance(value, str) else value for value in values)
 
 
 def _sqlite_search(retriever: SqlRetriever, query: str, words: list[str]) -> Search:
     # Each word in quotes is a string to FTS5, whatever it holds; a code such as E-4012 is one more,
     # as a phrase of its parts.
-    terms = [*words, *re.findall(r"[^\W_]+(?:[^\w\s\"]+[^\W_]+)+", query)]
+    terms = [*words, *_CODE.findall(query)]
     quoted = " OR ".join(f'"{term}"' for term in dict.fromkeys(map(str.lower, terms)))
     columns = [retriever.id_column, retriever.text_column, *retriever.metadata_columns]
-    rows = sql_table(retriever.table, [*columns, *retriever.filter])
+    rows = sql_table(retriever.table, [*columns, *retriever._own])
     name = f"{retriever.table}_fts"
     index = table(name, column("rowid"), column(name))
     numbers = table(f"{name}_ids", column("number"), column("id"))
