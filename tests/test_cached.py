@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import pytest
@@ -292,6 +293,8 @@ async def test_unfit_arguments_are_errors() -> None:
         {"ttl": float("inf")},
         {"maxsize": 0},
         {"patience": 0},
+        {"patience": float("inf")},
+        {"patience": 1e10},
         {"namespace": "a:b"},
         {"size": 3},
     ],
@@ -345,6 +348,44 @@ def test_a_cache_that_knows_only_the_question_would_show_one_tenant_the_others_d
     assert texts(second.invoke("plan")) == ["plan of b"]
     assert texts(first.invoke("plan")) == ["plan of a"]
     assert counts(first) == (1, 2, 0, 0)
+
+
+def test_a_copy_that_keeps_elsewhere_or_otherwise_shares_nothing() -> None:
+    first = CachedRetriever(retriever=Counting())
+    assert texts(first.invoke("q")) == ["q 1"]
+    for copies in (first.model_copy, first.copy):
+        assert texts(copies().invoke("q")) == ["q 1"]
+        assert copies(update={"patience": 5.0}).info().size == 1
+        other = copies(update={"ttl": 1.0})
+        assert (other.info().size, other.info().misses) == (0, 0)
+    assert texts(first.invoke("q")) == ["q 1"]
+
+
+def test_a_function_that_must_be_awaited_cannot_be_visible_to() -> None:
+    async def user() -> str:
+        return "u"
+
+    for function in (user, partial(user)):
+        with pytest.raises(ValueError, match="visible_to must not be asynchronous"):
+            CachedRetriever(retriever=Counting(), visible_to=function)
+
+
+def test_threads_that_ask_first_at_the_same_time_have_one_cache() -> None:
+    cached = CachedRetriever(retriever=Counting())
+    others: list[Any] = []
+
+    class Slow(dict[int, Any]):
+        """Another thread makes the cache between the look for it and what follows."""
+
+        def get(self, process: int, default: Any = None) -> Any:
+            found = super().get(process)
+            if not others:
+                others.append(None)
+                others[0] = cached._state()
+            return found
+
+    cached._states = Slow()
+    assert cached._state() is others[0] is cached._state()
 
 
 def test_a_setting_that_changes_is_another_question() -> None:
@@ -861,6 +902,21 @@ def test_other_settings_or_another_namespace_share_nothing(redis_server: RedisSe
         on_redis(redis_server, visible_to="b"),
     ]
     assert len({texts(one.invoke("q"))[0] for one in cached}) == 4
+
+
+def test_a_copy_with_another_namespace_reads_and_clears_no_other(
+    redis_server: RedisServer,
+) -> None:
+    first = on_redis(redis_server)
+    second = first.model_copy(update={"namespace": "birds-2"})
+    third = first.copy(update={"namespace": "birds-3"})
+    assert [texts(one.invoke("q")) for one in (first, second, third)] == [
+        ["q 1"],
+        ["q 2"],
+        ["q 3"],
+    ]
+    second.clear()
+    assert [texts(one.invoke("q")) for one in (first, second)] == [["q 1"], ["q 4"]]
 
 
 def test_an_entry_is_json_that_expires_and_says_nothing_of_the_question(

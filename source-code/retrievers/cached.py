@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from threading import Lock, get_ident
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 from uuid import uuid4
 
 from cachetools import TTLCache
@@ -48,6 +49,10 @@ REDIS_RETRY_AFTER = 1.0
 """Seconds for which a Redis that failed is not asked again."""
 
 
+_OF_STORE = {"ttl", "maxsize", "redis_url", "namespace", "timer"}
+"""The fields that say where and how results are kept."""
+
+
 class CacheInfo(NamedTuple):
     """How often a cache answered (`hits`), searched (`misses`), gave what another caller was just
     searching for (`shared`), or could not be used (`bypassed`); and how many entries it holds,
@@ -72,7 +77,9 @@ class CachedRetriever(BaseRetriever):
 
     Of many who ask at once, in threads or in tasks of any event loop, one searches and the others
     wait for its result. If it is cancelled, another takes over. If it fails, all of them fail, and
-    the next to ask searches again: errors are not kept. An empty result is kept like any other.
+    the next to ask searches again: errors are not kept. An empty result is kept like any other, and
+    so is what a `MergerRetriever` with `on_error="skip"` or a `FallbackRetriever` makes of a source
+    that is down. Where that would be wrong for `ttl` seconds, put the cache around each source.
 
     A call is passed to the retriever and not kept if an argument is not plain data (a function as
     `filter`), if `visibility` fails, or if a setting or a grant is another one after the search.
@@ -92,8 +99,9 @@ class CachedRetriever(BaseRetriever):
             is searched; it is logged once, and Redis is used again when it is back.
         namespace: With Redis: the name of what is searched, such as the index and its version.
         visible_to: Who may see what is kept here, as far as that cannot be read off the retriever:
-            data for JSON, or a function that is called for each question and returns them. Redis
-            needs it as soon as a setting is not plain data, such as a store.
+            data for JSON, or a function that is called for each question and returns them, and
+            does not wait (a retriever's own `avisibility` may). Redis needs it as soon as a
+            setting is not plain data, such as a store.
         patience: Seconds to wait for another caller's search before searching oneself.
         timer: The clock, in seconds, that never goes back.
 
@@ -113,7 +121,7 @@ class CachedRetriever(BaseRetriever):
     redis_url: SecretStr | None = Field(default=None, frozen=True)
     namespace: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$", frozen=True)
     visible_to: Any = Field(default=None, frozen=True)
-    patience: float = Field(default=10.0, gt=0)
+    patience: float = Field(default=10.0, gt=0, le=86_400, allow_inf_nan=False)
     timer: Callable[[], float] = Field(default=time.monotonic, frozen=True)
     _states: dict[int, _State] = PrivateAttr(default_factory=dict)
 
@@ -124,6 +132,11 @@ class CachedRetriever(BaseRetriever):
                 "redis_url needs a namespace, the name of what is searched, since a Redis is "
                 "shared: namespace='handbook-2'."
             )
+        if inspect.iscoroutinefunction(self.visible_to):
+            raise ValueError(
+                "visible_to must not be asynchronous, since it is also called in sync code. Give "
+                "data or a plain function, or a retriever with a method avisibility."
+            )
         visibility_of(self.retriever, partial(self._stand_in, []), ask=False)
         self._state()
         return self
@@ -131,6 +144,20 @@ class CachedRetriever(BaseRetriever):
     def visibility(self) -> Any:
         """Return `visible_to`, asked now, for a cache around this one."""
         return self.visible_to() if callable(self.visible_to) else self.visible_to
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy the cache. The copy shares what is kept, unless that is kept elsewhere or otherwise.
+
+        Around another retriever, as one for each request, it has entries of its own in it.
+        """
+        copy = super().model_copy(update=update, deep=deep)
+        if _OF_STORE & (update or {}).keys():
+            copy._states = {}
+        return copy
+
+    def copy(self, **options: Any) -> Self:
+        """Do what `model_copy` does; pydantic's old method would share what is not shared there."""
+        return self.model_copy(**options)
 
     def info(self) -> CacheInfo:
         """Return what this process has counted, and how many results it keeps in memory."""
@@ -182,7 +209,7 @@ class CachedRetriever(BaseRetriever):
             key = self._key(query, options)
             if key is None:
                 return told("bypass", search())
-            if not state.store.waits and (found := state.store.look(key)[0]) is not None:
+            if not state.store.does_io and (found := state.store.look(key)[0]) is not None:
                 return told("hit", found)
             flight, leads = state.join(key, late, get_ident())
             if not leads:
@@ -225,7 +252,7 @@ class CachedRetriever(BaseRetriever):
             key = await self._akey(query, options)
             if key is None:
                 return await told("bypass", await search())
-            if not state.store.waits and (found := state.store.look(key)[0]) is not None:
+            if not state.store.does_io and (found := state.store.look(key)[0]) is not None:
                 return await told("hit", found)
             flight, leads = state.join(key, late)
             if not leads:
@@ -246,7 +273,7 @@ class CachedRetriever(BaseRetriever):
                     return await told("bypass", landing.give_nothing(found))
                 landing.give(
                     found
-                )  # first, for those who wait if this is cancelled while it stores
+                )  # those who wait get it, even if this is cancelled while storing
                 await _off_the_loop(state.store, state.store.keep, key, found, generation)
                 return await told("miss", found)
 
@@ -255,7 +282,7 @@ class CachedRetriever(BaseRetriever):
         process = os.getpid()
         state = self._states.get(process)
         if state is None:
-            for other in list(self._states):
+            for other in self._states.keys() - {process}:  # another thread may have made ours
                 self._states.pop(other, None)
             state = self._states.setdefault(process, _State(self._store()))
         return state
@@ -285,7 +312,7 @@ class CachedRetriever(BaseRetriever):
     def _digest(self, query: str, options: Any, told: str, held: list[Any]) -> _Key:
         # The arguments come first, and are refused unless they are plain data.
         parts = [visibility_of(options, path="arguments"), visibility_of(self.visibility())]
-        if not self._state().store.waits:  # for a copy of this cache around another retriever
+        if not self._state().store.does_io:  # for a copy of this cache around another retriever
             parts.append(json.dumps(self._stand_in(held, "retriever", self.retriever)))
         text = json.dumps([FORMAT, query, *parts, told])
         return _Key(sha256(text.encode()).hexdigest(), tuple(held))
@@ -300,7 +327,7 @@ class CachedRetriever(BaseRetriever):
     def _stand_in(self, held: list[Any], path: str, value: Any) -> Any:
         """Return what stands in a key for a value that is not plain data, such as a store."""
         name = f"{type(value).__module__}.{type(value).__qualname__}"
-        if not self._state().store.waits:
+        if not self._state().store.does_io:
             held.append(value)  # what lives as long as the entry lends its identity to no other
             return [name, id(value)]
         if self.visible_to is None:
@@ -336,7 +363,10 @@ class _Result:
 
 
 class _Flight(Future[_Result]):
-    """A search under way. It counts as running, so that none of those who wait can cancel it."""
+    """A search under way: one flies and the others wait for it to land ("single flight").
+
+    It counts as running, so that none of those who wait can cancel it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -430,7 +460,7 @@ class _State:
 class _Store(Protocol):
     """Where results are kept. A generation ends when the cache is cleared."""
 
-    waits: bool
+    does_io: bool  # whether its methods wait for a server, and so not on the event loop
 
     def look(self, key: _Key) -> tuple[Kept | None, Any]: ...
     def keep(self, key: _Key, documents: Kept, generation: Any) -> None: ...
@@ -439,13 +469,13 @@ class _Store(Protocol):
 
 
 async def _off_the_loop(store: _Store, function: Callable[..., T], *arguments: Any) -> T:
-    if store.waits:
+    if store.does_io:
         return await run_in_executor(None, function, *arguments)
     return function(*arguments)
 
 
 class _Memory:
-    waits = False
+    does_io = False
 
     def __init__(self, ttl: float, maxsize: int, timer: Callable[[], float]) -> None:
         self._entries: TTLCache[_Key, Kept] = TTLCache(maxsize, ttl, timer)
@@ -479,7 +509,7 @@ class _Redis:
     another generation; what was left is no longer read, and expires.
     """
 
-    waits = True
+    does_io = True
 
     def __init__(self, url: str, namespace: str, ttl: float, timer: Callable[[], float]) -> None:
         try:

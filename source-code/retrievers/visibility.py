@@ -36,7 +36,8 @@ def visibility_of(
     The string holds the class and the settings of the retriever and of everything nested in its
     fields, through lists and dictionaries. Where a class limits what a user may see, it has a
     method `visibility()`, which says for whom, as data for JSON; it is asked anew at every call,
-    since grants change. A retriever that several share is described once, and is a hash after that. Such a class answers for its own functions and its private attributes.
+    since grants change. Such a class answers for its own functions and its private attributes. A
+    retriever that several share is described once, and by a hash after that.
 
     A store, a model or a function is not plain data, and it may limit what is seen: a filter is a
     function, and a store may be one tenant's. Nothing of the kind is left out. `opaque` decides
@@ -157,7 +158,7 @@ class _Describer:
         return {"opaque": self._opaque(path, value)}
 
     def _model(self, model: BaseModel, path: str) -> dict[str, Any]:
-        """Describe a model once: shared by two, and they by two more, it would soon be met often."""
+        """Describe a model once: one that two share, as two more share them, is met often."""
         # The model is kept as well, so that no other one gets its identity meanwhile.
         _, known = self._models.get(id(model), (model, None))
         if known is None:
