@@ -98,6 +98,11 @@ def test_a_dense_score_beyond_1_is_no_cosine(beyond: float) -> None:
     assert sorted(scale.values()) == [0, 1]
 
 
+def test_scores_as_far_apart_as_numbers_can_be_have_an_order() -> None:
+    (scale,) = scales(scored("x_score", a=-1.7e308, b=0, c=1.7e308))
+    assert list(scale.values()) == [0.0, 0.5, 1.0]
+
+
 def test_scores_without_range_are_all_at_the_top() -> None:
     assert scales(scored("x_score", a=5, b=5), scored(c=0.4)) == [{"a": 0.4, "b": 0.4}, {"c": 0.4}]
     assert scales(scored("x_score", a=5), []) == [{"a": 1}, {}]

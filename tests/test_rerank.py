@@ -115,6 +115,13 @@ async def test_first_stage_weight_blends_min_max_normalised_scores(
         assert rerank_scores(documents) == pytest.approx(expected)
 
 
+def test_scores_as_far_apart_as_numbers_can_be_have_an_order() -> None:
+    base = found(*(doc(name, dense_score=s) for name, s in (("x", -1.7e308), ("y", 1.7e308))))
+    encoder = FunctionEncoder({"x": -1.7e308, "y": 1.7e308}.get)
+    retriever = RerankRetriever(base_retriever=base, cross_encoder=encoder, first_stage_weight=0.5)
+    assert list(rerank_scores(retriever.invoke("q")).items()) == [("y", 1.0), ("x", 0.0)]
+
+
 def test_the_first_stages_score_is_the_one_written_last() -> None:
     base = found(doc("a", bm25_score=9.0, rrf_score=0.1), doc("b", bm25_score=1.0, rrf_score=0.2))
     encoder = FunctionEncoder(lambda text: 0.0)

@@ -74,6 +74,11 @@ def test_found_beats_not_found_in_a_list_without_range(score: float) -> None:
     assert fused_scores(with_stranger) == {"a": 0.5, "b": 0.5, "x": 0.25}
 
 
+def test_scores_as_far_apart_as_numbers_can_be_have_an_order() -> None:
+    fused = convex_combination([scored({"a": -1.7e308, "b": 0, "c": 1.7e308})])
+    assert list(fused_scores(fused).items()) == [("c", 1.0), ("b", 0.5), ("a", 0.0)]
+
+
 def test_an_empty_list_adds_nothing() -> None:
     assert fused_scores(convex_combination([[], scored({"a": 2, "b": 1})])) == {"a": 0.5, "b": 0}
     assert convex_combination([[], []]) == []

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
@@ -106,6 +107,20 @@ def test_the_half_life_says_what_langchain_says_by_a_decay_rate() -> None:
 def test_a_decay_rate_comes_back_from_its_half_life(decay_rate: float) -> None:
     ours = weighted(half_life=half_life_of(decay_rate))
     assert ours.decay_rate == pytest.approx(decay_rate, rel=1e-3)
+
+
+@given(st.floats(0, 1, exclude_min=True, exclude_max=True))
+@example(1e-25)
+@example(math.log(2) / (timedelta.max / timedelta(hours=1)))
+def test_every_decay_rate_has_a_half_life(decay_rate: float) -> None:
+    assert timedelta(0) < half_life_of(decay_rate) <= timedelta.max
+    assert weighted(half_life=half_life_of(decay_rate)).decay_rate <= 1
+
+
+def test_scores_as_far_apart_as_numbers_can_be_have_an_order() -> None:
+    ours = weighted(note("low", 0, -1.7e308), note("mid", 0, 0.0), note("high", 0, 1.7e308))
+    expected = {"high": 1.0, "mid": 0.75, "low": 0.5}
+    assert list(values(ours.invoke("q"), "time_weighted_score").items()) == list(expected.items())
 
 
 @pytest.mark.parametrize("decay_rate", [0, 1, -0.1, float("nan")])

@@ -223,6 +223,8 @@ def _min_max(scores: Mapping[Hashable, float], top: float) -> dict[Hashable, flo
     low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
     if low == high:
         return dict.fromkeys(scores, top)
+    if math.isinf(high - low):  # as of 1e308 and -1e308
+        return _min_max({name: score / 2 for name, score in scores.items()}, top)
     return {name: top * (score - low) / (high - low) for name, score in scores.items()}
 
 

@@ -148,7 +148,8 @@ class CachedRetriever(BaseRetriever):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy the cache. The copy shares what is kept, unless that is kept elsewhere or otherwise.
 
-        Around another retriever, as one for each request, it has entries of its own in it.
+        Around another retriever, as one for each request, it has entries of its own in it. To
+        search another index, whose documents are other ones, give it another `namespace` as well.
         """
         copy = super().model_copy(update=update, deep=deep)
         if _OF_STORE & (update or {}).keys():
@@ -271,9 +272,7 @@ class CachedRetriever(BaseRetriever):
                 found = tuple(map(copied, await search()))
                 if await self._akey(query, options) != key:
                     return await told("bypass", landing.give_nothing(found))
-                landing.give(
-                    found
-                )  # those who wait get it, even if this is cancelled while storing
+                landing.give(found)  # before it is stored, as this may be cancelled there
                 await _off_the_loop(state.store, state.store.keep, key, found, generation)
                 return await told("miss", found)
 

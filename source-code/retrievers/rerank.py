@@ -124,5 +124,8 @@ def _first_stage_scores(candidates: Sequence[Document], retriever: str) -> list[
 def _min_max(scores: Sequence[float]) -> list[float]:
     # On Cranfield and XQuAD z-scores blend no better, and these keep to a range one can read.
     low, high = min(scores), max(scores)
-    # Equal scores say nothing about the order; the other stage then decides alone.
-    return [(score - low) / (high - low) if high > low else 1.0 for score in scores]
+    if high == low:  # they say nothing about the order; the other stage then decides alone
+        return [1.0] * len(scores)
+    if math.isinf(high - low):  # as of 1e308 and -1e308
+        return _min_max([score / 2 for score in scores])
+    return [(score - low) / (high - low) for score in scores]

@@ -182,6 +182,8 @@ def min_max(scores: Mapping[Hashable, float]) -> dict[Hashable, float]:
     low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
     if low == high:
         return dict.fromkeys(scores, 1.0)
+    if math.isinf(high - low):  # as of 1e308 and -1e308
+        return min_max({name: score / 2 for name, score in scores.items()})
     return {name: (score - low) / (high - low) for name, score in scores.items()}
 
 

@@ -142,11 +142,13 @@ def half_life_of(decay_rate: float) -> timedelta:
     """Return the half-life of a `decay_rate` an hour, as LangChain's class takes it.
 
     Raises:
-        ValueError: If the rate is not between 0 and 1: nothing would decay, or all at once.
+        ValueError: If the rate is not between 0 and 1: nothing would decay, or all at once. One
+            so low that `timedelta` cannot hold the half-life gives the longest one.
     """
     if not 0 < decay_rate < 1:
         raise ValueError(f"decay_rate must be above 0 and below 1, got {decay_rate}.")
-    return HOUR * (math.log(0.5) / math.log1p(-decay_rate))
+    hours = math.log(0.5) / math.log1p(-decay_rate)
+    return HOUR * hours if hours < timedelta.max / HOUR else timedelta.max
 
 
 def read_date(value: object) -> datetime:
@@ -197,5 +199,8 @@ def _scores(candidates: Sequence[Document], retriever: str) -> list[float]:
 
 def _min_max(scores: Sequence[float]) -> list[float]:
     low, high = min(scores), max(scores)
-    # Equal scores say nothing about the order; the dates then decide alone.
-    return [(score - low) / (high - low) if high > low else 1.0 for score in scores]
+    if high == low:  # they say nothing about the order; the dates then decide alone
+        return [1.0] * len(scores)
+    if math.isinf(high - low):  # as of 1e308 and -1e308
+        return _min_max([score / 2 for score in scores])
+    return [(score - low) / (high - low) for score in scores]
