@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import threading
+import time
 import unicodedata
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -1007,3 +1008,18 @@ def test_default_terms_beat_whitespace_on_cranfield() -> None:
         ]
         recall[name] = sum(shares) / len(shares)
     assert recall["default"] > 1.1 * recall["whitespace"]
+
+
+@pytest.mark.parametrize("piece", ["a1", "1", "_", "-", "1-", "a1."])
+def test_a_hostile_text_is_cut_into_words_about_as_fast_as_an_ordinary_one(piece: str) -> None:
+    def seconds(text: str) -> float:
+        began = time.perf_counter()
+        default_preprocess_func(text)
+        return time.perf_counter() - began
+
+    begin = ""
+    hostile, ordinary = (
+        begin + (piece * 20_000)[:20_000] + " x!",
+        ("the code E-4012 of section 3.2 " * 800)[:20_000],
+    )
+    assert min(seconds(hostile) for _ in range(2)) < 50 * max(seconds(ordinary) for _ in range(2))

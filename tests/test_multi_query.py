@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from fractions import Fraction
@@ -700,3 +701,18 @@ def test_writing_into_a_nested_value_of_a_result_reaches_no_document_found() -> 
     multi = MultiQueryRetriever(retriever=TableRetriever(table=rows), llm=rewriter("x"))
     multi.invoke("q")[0].metadata["tags"].append("from a result")
     assert rows["x"][0].metadata["tags"] == ["moss"]
+
+
+@pytest.mark.parametrize("piece", [" ", "\t", "\n", " \n", "- ", "a-"])
+def test_a_reply_of_blanks_or_marks_is_read_about_as_fast_as_an_ordinary_one(piece: str) -> None:
+    def seconds(text: str) -> float:
+        began = time.perf_counter()
+        parse_queries(text)
+        return time.perf_counter() - began
+
+    begin = "1. a 2. b"
+    hostile, ordinary = (
+        begin + (piece * 20_000)[:20_000] + " x!",
+        ("1. where do otters sleep\n2. otter nests\n" * 800)[:20_000],
+    )
+    assert min(seconds(hostile) for _ in range(2)) < 50 * max(seconds(ordinary) for _ in range(2))

@@ -212,14 +212,16 @@ def arithmetic(text: str) -> str | None:
         expression = re.sub(words, sign, expression, flags=re.IGNORECASE)
     if len(expression) > _LONGEST or not re.fullmatch(r"[\d\s.()+*/-]+", expression):
         return None
+    if re.fullmatch(r"\d{4}-\d\d-\d\d|24/7", expression):  # a date, and "always"
+        return None
     try:
         body = ast.parse(expression.strip(), mode="eval").body
-        value = _value(body) if isinstance(body, ast.BinOp) else None
+        if not isinstance(body, ast.BinOp):
+            return None
+        value = _value(body)
+        return str(value) if value.denominator == 1 else f"{float(value):.6g}"
     except (SyntaxError, ValueError, ArithmeticError):
         return None
-    if value is None:
-        return None
-    return str(value) if value.denominator == 1 else f"{float(value):.6g}"
 
 
 def _value(node: ast.expr) -> Fraction:

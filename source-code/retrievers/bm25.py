@@ -64,7 +64,8 @@ _CJK_RUN = re.compile(
     "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff]+"
 )
 _WORD = re.compile(r"\w+")
-_JOINED = re.compile(r"\w+(?:[-./]\w+)+")
+# `++` never gives back what it took: a page of one long word would take minutes otherwise.
+_JOINED = re.compile(r"(?<!\w)\w++(?:[-./]\w++)+")
 _DIGIT = re.compile(r"\d")
 # The same for ASCII, twice as fast: lower case for word characters, a space for all others.
 _ASCII = "".join(c.lower() if _WORD.match(c) else " " for c in map(chr, range(128)))

@@ -389,7 +389,7 @@ def _without_reasoning(text: str) -> str:
     text = re.sub(r"<(think|thinking|reasoning)>.*?</\1>", "\n", text, flags=re.S | re.I)
     # A template may open the tag in the prompt; an answer that was cut off does not close it.
     text = re.sub(r"\A.*</(think|thinking|reasoning)>", "", text, flags=re.S | re.I)
-    return re.sub(r"^\s*<(think|thinking|reasoning)>.*", "", text, flags=re.S | re.I | re.M)
+    return re.sub(r"^[^\S\n]*+<(think|thinking|reasoning)>.*", "", text, flags=re.S | re.I | re.M)
 
 
 def _from_json(text: str) -> Iterator[str]:
@@ -430,7 +430,9 @@ def _strings(value: object) -> Iterator[str]:
 def _split_inline_list(text: str) -> str:
     """Put "1. one thing 2. another" on two lines."""
     in_line = re.compile(r"(?:^|(?<=:))[ \t]*\(?1[.)][ \t].*[ \t]\(?2[.)][ \t].*$", re.MULTILINE)
-    return in_line.sub(lambda m: re.sub(r"(?:^|[ \t]+)(?=\(?\d[.)][ \t])", "\n", m[0]), text)
+    # A model that repeats itself ends with many blanks: look at each run of them once.
+    number = re.compile(r"(?:^|(?<![ \t])[ \t]++)(?=\(?\d[.)][ \t])")
+    return in_line.sub(lambda m: number.sub("\n", m[0]), text)
 
 
 def _clean(line: str) -> tuple[str, bool]:
