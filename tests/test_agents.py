@@ -355,7 +355,8 @@ def test_a_sum_is_worked_out(text: str, result: str) -> None:
     [
         "", "   ", "7", "-7", "What is 42?", "1/0", "0 ** -1", "9 ** 9 ** 9", "2 ** 0.5",
         "2 ** 1001", "CAS 58-08-2", "58-08-2", "2026-12-24", "What is 24/7?", "2014/49/EU",
-        "What is DOMS?", "How many laws does football have?", "__import__('os')", "2 + x", "(1 + 2", "1 +",
+        "What is DOMS?", "How many laws does football have?", "__import__('os')", "2 + x",
+        "(1 + 2", "1 +",
         "1,000 + 1", "1 // 2", "1+" * 150 + "1", "(" * 120 + "1+1" + ")" * 120, "()", "1 2",
         "3 (4)", "9**250*9**250/7", "*".join(["9**250"] * 28),
     ],

@@ -704,6 +704,8 @@ def test_the_permissions_cannot_be_made_configurable_or_changed(name: str) -> No
         retriever.configurable_fields(**{name: ConfigurableField(id="x")})
     with pytest.raises(ValueError, match=f"{name} must not be changed in a copy"):
         retriever.model_copy(update={name: {"2"}})
+    with pytest.raises(ValueError, match=f"{name} must not be changed in a copy"):
+        retriever.copy(update={name: {"2"}})
     with pytest.raises(ValueError, match="frozen"):
         setattr(retriever, name, {"2"})
     with pytest.raises(TypeError, match=name):

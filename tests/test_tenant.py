@@ -294,6 +294,8 @@ def test_the_tenant_cannot_be_made_configurable_or_changed(name: str) -> None:
         retriever.configurable_fields(**{name: ConfigurableField(id="x")})
     with pytest.raises(ValueError, match=f"{name} must not be changed in a copy"):
         retriever.model_copy(update={name: "b"})
+    with pytest.raises(ValueError, match=f"{name} must not be changed in a copy"):
+        retriever.copy(update={name: "b"})
     if hasattr(copy, "replace"):
         with pytest.raises(ValueError, match=f"{name} must not be changed in a copy"):
             copy.replace(retriever, **{name: "b"})

@@ -311,7 +311,6 @@ class TicketKnowledgeRetriever(BaseRetriever):
         refuse_fixed(self, update or {}, "changed in a copy")
         return super().model_copy(update=update, deep=deep)
 
-    def copy(self, *, update: dict[str, Any] | None = None, **kwargs: Any) -> Self:
-        """Copy the retriever by pydantic's old method; whom it answers for stays."""
-        refuse_fixed(self, update or {}, "changed in a copy")
-        return super().copy(update=update, **kwargs)
+    def copy(self, **options: Any) -> Self:
+        """Do what `model_copy` does; pydantic's old method would let what is fixed be changed."""
+        return self.model_copy(**options)

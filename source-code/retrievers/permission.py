@@ -305,6 +305,10 @@ class PermissionFilteredRetriever(BaseRetriever):
         refuse_fixed(self, update or {}, "changed in a copy")
         return super().model_copy(update=update, deep=deep)
 
+    def copy(self, **options: Any) -> Self:
+        """Do what `model_copy` does; pydantic's old method would let what is fixed be changed."""
+        return self.model_copy(**options)
+
 
 def _grant(ids: Any) -> frozenset[str]:
     """Return a snapshot of the ids, as strings."""

@@ -168,6 +168,10 @@ class TenantScopedRetriever(BaseRetriever):
         refuse_fixed(self, update or {}, "changed in a copy")
         return super().model_copy(update=update, deep=deep)
 
+    def copy(self, **options: Any) -> Self:
+        """Do what `model_copy` does; pydantic's old method would let what is fixed be changed."""
+        return self.model_copy(**options)
+
 
 class _CheckedSearch(DenseRetriever):
     """The search, with the check inside its own run: what a run returned is streamed and traced."""
