@@ -264,6 +264,10 @@ class HttpApiRetriever(BaseRetriever):
         copy._connections = self._connections
         return copy
 
+    def copy(self, **options: Any) -> Self:
+        """Do what `model_copy` does; pydantic's old method would let what is fixed be changed."""
+        return self.model_copy(**options)
+
     def close(self) -> None:
         """Close the connections; a later query opens new ones."""
         if connections := self._connections.get(os.getpid()):

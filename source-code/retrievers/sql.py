@@ -259,10 +259,9 @@ class SqlRetriever(BaseRetriever):
         refuse_fixed(self, update or {}, "changed in a copy")
         return super().model_copy(update=update, deep=deep)
 
-    def copy(self, *, update: dict[str, Any] | None = None, **kwargs: Any) -> Self:
-        """Copy the retriever by pydantic's old method; the filter stays."""
-        refuse_fixed(self, update or {}, "changed in a copy")
-        return super().copy(update=update, **kwargs)
+    def copy(self, **options: Any) -> Self:
+        """Do what `model_copy` does; pydantic's old method would let what is fixed be changed."""
+        return self.model_copy(**options)
 
 
 class SqlMetadataEnricher(BaseRetriever):
