@@ -151,6 +151,33 @@ async def test_a_query_goes_into_the_url_or_the_body(server: SearchServer) -> No
     assert await both(client(server, query_parameter=parameters, k=1)) == ["p1"]
 
 
+async def test_a_function_must_return_the_parameters(server: SearchServer) -> None:
+    retriever = client(server, query_parameter=lambda query, k: None)
+    with pytest.raises(TypeError, match=r"must return a dictionary of .*NoneType"):
+        await asyncio.to_thread(retriever.invoke, "kite")
+    with pytest.raises(TypeError, match=r"must return a dictionary of .*NoneType"):
+        await retriever.ainvoke("kite")
+    retriever = client(server, query_parameter=lambda query, k: {"q": query}, parameters={"q": ""})
+    assert await both(retriever, k=1) == ["p0"]
+
+
+async def test_a_question_too_long_for_a_url_is_an_error_that_says_what_to_do(
+    server: SearchServer,
+) -> None:
+    long = "kite " * 20_000
+    retriever = client(server, token=TOKEN)
+    with pytest.raises(
+        HttpApiError, match=r'too long for a URL\. Shorten it, or use method="POST"'
+    ):
+        await asyncio.to_thread(retriever.invoke, long)
+    with pytest.raises(HttpApiError, match="GET /search: the question is too long") as caught:
+        await retriever.ainvoke(long)
+    assert_nothing_of(TOKEN, caught.value)
+    assert "kite" not in str(caught.value)
+    assert server.counters.requests == 0
+    assert client(server, method="POST").invoke(long) != []
+
+
 async def test_a_function_can_make_the_document(server: SearchServer) -> None:
     shared = doc("shared", id="s", tags=["x"], retrieved_by=["elsewhere"])
     retriever = client(server, document=lambda item: shared, k=1)
@@ -236,6 +263,8 @@ async def test_c21_a_trace_shows_the_run_and_its_error(server: SearchServer) -> 
         {"paging": {}},
         {"paging": {"url": "/next", "link": True}},
         {"paging": {"link": True}, "method": "POST"},
+        {"query_parameter": ""},
+        {"parameters": {"q": "kites"}},
         {"token": ""},
         {"token": "two\nlines"},
         {"token": "two "},
@@ -266,14 +295,29 @@ def test_a_call_cannot_redirect_the_token_or_get_a_limit_of_its_own(server: Sear
     with pytest.raises(ValueError, match="k can be given per call"):
         retriever.configurable_fields(k=ConfigurableField(id="k"))
     for name in ("base_url", "token", "headers", "max_concurrent"):
-        with pytest.raises(ValueError, match=f"{name} must not be changed in a copy"):
-            retriever.model_copy(update={name: None})
+        for copied in (retriever.model_copy, retriever.copy):
+            with pytest.raises(ValueError, match=f"{name} must not be changed in a copy"):
+                copied(update={name: None})
     for opened in (False, True):
         copies = [retriever.model_copy(update={"k": 1}), retriever.model_copy(deep=True)]
         assert all(copy._open() is retriever._open() for copy in copies)
         assert copies[0].k == 1
         if not opened:
             assert deepcopy(retriever)._open() is retriever._open()
+
+
+@pytest.mark.parametrize("path", ["@{host}/search", ":x@{host}/search", ".invalid/x", "9/x", "[x"])
+async def test_no_path_of_a_copy_moves_the_request_to_another_host(path: str) -> None:
+    with SearchServer(KITES) as other:
+        path = path.replace("{host}", other.url.removeprefix("http://"))
+        retriever = HttpApiRetriever(base_url="http://a.example:80", headers={"X-Api-Key": KEY})
+        for copied in (retriever.model_copy, retriever.copy):
+            moved = copied(update={"path": path})
+            with pytest.raises(ValueError, match="path leads to another host"):
+                moved.invoke("kite")
+            with pytest.raises(ValueError, match="path leads to another host"):
+                await moved.ainvoke("kite")
+        assert other.counters.requests == 0
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ class HttpApiError(RuntimeError):
     """A service did not answer as it should; the message says what was wrong and what to do.
 
     It names the method, the path of the URL and the status. It never holds the query, the token or
-    any part of the answer's body, so it may be logged and shown.
+    any part of the answer's body, so it may be logged and shown. A question that is too long for
+    the URL is one, too, with status None, and a `FallbackRetriever` counts it as a failure.
 
     Attributes:
         status: The HTTP status of the last answer, or None if there was none.
@@ -217,6 +218,16 @@ class HttpApiRetriever(BaseRetriever):
             if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII):
                 raise ValueError(f"{name!a} is no name of a header, such as X-Api-Key.")
         return headers
+
+    @model_validator(mode="after")
+    def _check_query_parameter(self) -> Self:
+        name = self.query_parameter
+        if name == "" or (isinstance(name, str) and name in self.parameters):
+            raise ValueError(
+                f"query_parameter {name!r} must be a name that parameters has not: it takes the "
+                "query."
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_authorization(self) -> Self:
@@ -536,6 +547,9 @@ class _Search:
                     return await _read(response, retriever.max_bytes)
             except httpx.TransportError as error:
                 return _broken(error, retriever)
+            except httpx.InvalidURL:  # of more than 64 KiB
+                advice = 'Shorten it, or use method="POST" if the service takes it.'
+                return _Failure("the question is too long for a URL", advice)
 
     def _too_late_or_often(self, state: RetryCallState) -> bool:
         wake = asyncio.get_running_loop().time() + state.upcoming_sleep
@@ -561,12 +575,22 @@ class _Search:
 
 def _first_page(retriever: HttpApiRetriever, query: str, k: int) -> _Page:
     name, parameters = retriever.query_parameter, dict(retriever.parameters)
-    parameters |= name(query, k) if callable(name) else {name: query}
+    given = name(query, k) if callable(name) else {name: query}
+    if not isinstance(given, dict):
+        kind = type(given).__name__
+        raise TypeError(f"query_parameter must return a dictionary of parameters, got {kind}.")
+    parameters |= given
     if retriever.limit_parameter:
         parameters[retriever.limit_parameter] = k
     if retriever.paging and retriever.paging.number:
         parameters[retriever.paging.number] = retriever.paging.first
-    return _Page(retriever.base_url + retriever.path, parameters)
+    url = retriever.base_url + retriever.path
+    if _same_origin(retriever.base_url, url) is None:  # a copy's path was not validated
+        raise ValueError(
+            "path leads to another host, port or scheme than base_url, and the token would go "
+            "there, so nothing was sent. A path begins with /."
+        )
+    return _Page(url, parameters)
 
 
 def _outcome(state: RetryCallState) -> Any:
