@@ -25,6 +25,7 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from .documents import (
+    add_note,
     Key,
     OnError,
     by_key,
@@ -238,7 +239,7 @@ class MultiQueryRetriever(BaseRetriever):
         answers, failures = [self._checked(answer) for answer in answers], []
         for number, (query, answer) in enumerate(zip(queries, answers, strict=True), start=1):
             if isinstance(answer, Exception):
-                answer.add_note(f"Raised by the search of query_{number}: {query!r}.")
+                add_note(answer, f"Raised by the search of query_{number}: {query!r}.")
                 failures.append(answer)
                 if self.on_error == "skip":
                     logger.warning("Skipped query_%d (%r): %r", number, query, answer)
