@@ -559,6 +559,49 @@ async def test_a_service_can_read_who_asks_from_a_context_variable() -> None:
         retriever.invoke("q")
 
 
+@both_ways
+async def test_what_a_rule_for_ids_raises_shows_nothing_of_a_hidden_document(
+    use_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rule(document: Document) -> Any:
+        if document.metadata.get("number") is None:
+            raise ValueError(f"no number in {document.page_content!r}")
+        return document.metadata["number"]
+
+    trace = TraceRecorder()
+    retriever = filtered({"1"}, ranked([doc("s3cret", "0"), doc("a", number="1")]), id_key=rule)
+    with pytest.raises(PermissionServiceError, match="id_key raised ValueError") as caught:
+        await ask(retriever, "q", use_async, trace.config)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+    assert "s3cret" not in "".join([*traceback.format_exception(caught.value), caplog.text])
+    assert "id_key raised ValueError" in caplog.text
+    assert [type(error) for error in trace.errors.values()] == [PermissionServiceError]
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("id_key", "told"),
+    [("dokument", "('dokument')"), (lambda d: d.metadata.get("dokument"), "(function)")],
+)
+async def test_an_id_that_no_candidate_has_is_logged(
+    id_key: Any, told: str, use_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    chunks = [doc(f"text {n}", f"c{n}", document="1") for n in range(3)]
+    assert await ask(filtered({"1"}, ranked(chunks), id_key=id_key), "q", use_async) == []
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"None of 3 candidates has an id by id_key {told}" in record.getMessage()
+    caplog.clear()
+    for quiet in (
+        filtered({"1"}, ranked(chunks), id_key="document"),
+        filtered({"9"}, ranked(chunks), id_key="document"),
+        filtered({"1"}, ranked([]), id_key=id_key),
+    ):
+        await ask(quiet, "q", use_async)
+    assert caplog.records == []
+
+
 # What a cache, a trace and a copy may know
 
 
@@ -741,8 +784,9 @@ def test_exactly_one_source_is_needed() -> None:
 
 @pytest.mark.parametrize("given_ids", [None, "abc", b"abc", {"a": 1}, 5, True, iter(["a"]), [None]])
 def test_what_is_neither_ids_nor_a_function_is_an_error_at_once(given_ids: Any) -> None:
-    with pytest.raises(TypeError, match="visible_ids must be"):
+    with pytest.raises(TypeError, match="visible_ids must be") as caught:
         filtered(given_ids)
+    assert type(caught.value) is TypeError  # one that can be caught by a public name
 
 
 def test_a_grant_must_be_given() -> None:

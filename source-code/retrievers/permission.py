@@ -90,7 +90,8 @@ class PermissionFilteredRetriever(BaseRetriever):
         id_key: What of a document the ids name. By default `metadata["doc_id"]`, and
             `Document.id` where there is no such key. For chunks, the metadata key that holds their
             document's id, or a function of the document; then nothing else counts, so a chunk's
-            number is never taken for a document's. A document that lacks the id is denied. A cache
+            number is never taken for a document's. A document that lacks the id is denied; if all
+            candidates lack it, a warning is logged. A cache
             keeps results only if such a function is one of a module, which its name tells.
         avisible_ids: An asynchronous function to ask in place of `visible_ids` by the asynchronous
             methods. Without it a function is asked in a thread.
@@ -100,8 +101,9 @@ class PermissionFilteredRetriever(BaseRetriever):
     Raises:
         ValueError: At construction, unless exactly one of the two sources is given; for a change
             of the permissions; per call, for `k` < 1.
-        PermissionServiceError: If what the user may see cannot be told. Of what the service raised
-            it names the class only, since the message may hold an address or a token.
+        PermissionServiceError: If what the user may see cannot be told. Of what the service or the
+            function `id_key` raised it names the class only, since the message may hold a token or
+            the text of a hidden document.
         TypeError: At construction, for `visible_ids` that are neither; if the query is not a
             string; if the source does not return documents.
     """
@@ -122,7 +124,10 @@ class PermissionFilteredRetriever(BaseRetriever):
     @classmethod
     def _check_visible_ids(cls, given: Any) -> Any:
         if not callable(given):
-            _grant(given)
+            try:
+                _grant(given)
+            except _NoGrant as error:
+                raise TypeError(str(error)) from None
         return given
 
     @model_validator(mode="after")
@@ -164,6 +169,7 @@ class PermissionFilteredRetriever(BaseRetriever):
             # Fewer than asked for is no end: a source of parents, or of pages, has more further on.
             if len(visible) >= count or not width or reached <= before:
                 break
+        self._tell_of_a_key_that_none_has(found)
         return [copied(document) for document in visible[:count]]
 
     async def _aget_relevant_documents(
@@ -185,6 +191,7 @@ class PermissionFilteredRetriever(BaseRetriever):
             before, reached = reached, self._distinct(found)
             if len(visible) >= count or not width or reached <= before:
                 break
+        self._tell_of_a_key_that_none_has(found)
         return [copied(document) for document in visible[:count]]
 
     def _limits(self, count: int) -> Iterator[int]:
@@ -204,7 +211,7 @@ class PermissionFilteredRetriever(BaseRetriever):
         try:
             return _grant(self.visible_ids() if callable(self.visible_ids) else self.visible_ids)
         except Exception as error:
-            denied = _denied(error)
+            denied = _denied(_told(error))
         # Outside the except: the service's own error, which a trace would show below this one, may
         # hold an address or a token.
         raise denied
@@ -219,7 +226,7 @@ class PermissionFilteredRetriever(BaseRetriever):
             answer = await run_in_executor(None, service)
             return _grant(await answer if inspect.isawaitable(answer) else answer)
         except Exception as error:  # a cancellation is not an Exception and passes through
-            denied = _denied(error)
+            denied = _denied(_told(error))
         raise denied
 
     def _visible(self, found: list[Document], grant: frozenset[str]) -> list[Document]:
@@ -228,12 +235,30 @@ class PermissionFilteredRetriever(BaseRetriever):
 
     def _name(self, document: Document) -> str | None:
         if callable(self.id_key):
-            return plain_id(self.id_key(document))
+            return self._computed_id(self.id_key, document)
         if self.id_key is not None:
             return plain_id(document.metadata.get(self.id_key))
         # Not `document_key`: where a chunk has an id of its own, the grant names its document.
         doc_id = document.metadata.get("doc_id")
         return plain_id(document.id if doc_id in (None, "") else doc_id)
+
+    def _computed_id(self, rule: Callable[[Document], Any], document: Document) -> str | None:
+        try:
+            return plain_id(rule(document))
+        except Exception as error:
+            denied = _denied(f"id_key raised {type(error).__name__}")
+        # Outside the except, as in `_ask`: the error may hold the text of a hidden document.
+        raise denied
+
+    def _tell_of_a_key_that_none_has(self, found: list[Document]) -> None:
+        """Log a mistake that would otherwise look like a user who may see nothing."""
+        if found and all(self._name(document) is None for document in found):
+            key = "function" if callable(self.id_key) else repr(self.id_key or "doc_id")
+            logger.warning(
+                "None of %d candidates has an id by id_key (%s), so none is shown. Is it misspelt?",
+                len(found),
+                key,
+            )
 
     def _distinct(self, found: list[Document]) -> int:
         # Not by the key alone: where chunks carry their document's id as doc_id, all have the same.
@@ -325,10 +350,12 @@ def _grant(ids: Any) -> frozenset[str]:
     return cast(frozenset[str], names)
 
 
-def _denied(error: Exception) -> PermissionServiceError:
-    why = (
-        str(error) if isinstance(error, _NoGrant) else f"visible_ids raised {type(error).__name__}"
-    )
+def _told(error: Exception) -> str:
+    own = isinstance(error, _NoGrant)
+    return str(error) if own else f"visible_ids raised {type(error).__name__}"
+
+
+def _denied(why: str) -> PermissionServiceError:
     message = f"No document is returned, as what may be seen is not known: {why}."
     logger.error("%s", message)
     return PermissionServiceError(message)
