@@ -531,17 +531,17 @@ async def test_a_cancelled_search_gives_its_connection_back(
     fill(lite)
     retriever = searching(lite)
     started, released, ended = threading.Event(), threading.Event(), threading.Event()
-    read = sql.read_rows
+    search = SqlRetriever._search
 
     def wait(*args: Any) -> Any:
         started.set()
         released.wait(timeout=10)
         try:
-            return read(*args)
+            return search(*args)
         finally:
             ended.set()
 
-    monkeypatch.setattr(sql, "read_rows", wait)
+    monkeypatch.setattr(SqlRetriever, "_search", wait)
     task = asyncio.create_task(retriever.ainvoke("kite"))
     while not started.is_set():
         await asyncio.sleep(0.001)
@@ -611,6 +611,67 @@ def test_sqlite_stems_english_alone(lite: Database) -> None:
     fill(lite)
     assert ids(searching(lite).invoke("herons")) == ["b"]
     assert searching(lite, language="simple").invoke("herons") == []
+    with pytest.raises(ValueError, match=r"English alone, got language='german'.*\"simple\""):
+        searching(lite, language="german")
+
+
+def test_an_unknown_language_of_postgresql_is_a_named_error(postgresql: Server) -> None:
+    try:
+        fill(postgresql)
+        with pytest.raises(SqlError, match=r"klingon.*Check language: SELECT cfgname"):
+            searching(postgresql, language="klingon")
+    finally:
+        postgresql.clean()
+
+
+@pytest.mark.parametrize("table", ["notes", "Notes", "it's 100 %"])
+async def test_a_sqlite_table_made_again_needs_its_index_again(lite: Database, table: str) -> None:
+    fill(lite, ROWS, notes(table.lower()))
+    retriever = searching(lite, table=table)
+    assert ids(retriever.invoke("heron")) == ["b"]
+    with lite.engine().begin() as connection:  # as pandas does for to_sql(if_exists="replace")
+        again = notes(table.lower())
+        again.drop(connection)
+        again.create(connection)
+        connection.execute(again.insert(), [{"id": "n", "title": "Osprey", "text": "An osprey"}])
+    with pytest.raises(SqlError, match=r"no longer follows it.*Call create_index\(\) again"):
+        retriever.invoke("osprey")
+    with pytest.raises(SqlError, match="create_index"):
+        await retriever.ainvoke("osprey")
+    retriever.create_index()
+    assert ids(retriever.invoke("osprey")) == ["n"]
+
+
+@pytest.mark.parametrize("start", ["sqlite:///", "sqlite+pysqlite:///"])
+def test_a_missing_sqlite_file_is_an_error_and_is_not_made(tmp_path: Path, start: str) -> None:
+    path = tmp_path / "missing.db"
+    retriever = SqlRetriever(database=f"{start}{path}", table="notes")
+    joined = SqlMetadataEnricher(
+        base_retriever=ListRetriever(documents=[doc("1", "a")]),
+        **{"database": f"{start}{path}", "table": "notes", "columns": ["title"]},
+    )
+    for ask in (
+        retriever.create_index,
+        *(lambda r=r: r.invoke("kite") for r in (retriever, joined)),
+    ):
+        with pytest.raises(SqlError, match=r"found no file .*missing\.db\. Check the path"):
+            ask()
+    assert not path.exists()
+    engine = create_engine(f"{start}file:shelf?mode=memory&uri=true", poolclass=StaticPool)
+    with pytest.raises(SqlError, match="create_index"):  # as this is no file
+        SqlRetriever(database=engine, table="notes").invoke("kite")
+    engine.dispose()
+
+
+def test_a_locked_sqlite_database_is_a_named_error(lite: Database) -> None:
+    fill(lite)
+    retriever = searching(lite)
+    busy = create_engine(lite.url, connect_args={"timeout": 0.01})
+    with retriever.database.connect() as writer:
+        writer.exec_driver_sql("BEGIN EXCLUSIVE")
+        with pytest.raises(SqlError, match=r"locked.*Another program is writing to it"):
+            SqlRetriever(database=busy, table="notes").invoke("kite")
+    busy.dispose()
 
 
 def test_a_sqlite_database_in_memory_needs_one_connection_for_all_threads() -> None:
@@ -739,21 +800,27 @@ def test_what_is_no_database_of_ours_is_an_error(lite: Database) -> None:
     with pytest.raises(ValueError, match="got oracle"):
         SqlRetriever(database=engine, table="notes")
     engine.dialect.name = "sqlite"
-    with pytest.raises(ImportError, match=r"driver pg8000 is not installed.*uv add"):
+    with pytest.raises(ImportError, match=r"driver pg8000 is not installed.*uv add 'psycopg"):
         SqlRetriever(database="postgresql+pg8000://u@localhost/x", table="notes")
+    with pytest.raises(ImportError, match=r"driver \w+ is not .* can search SQLite, Postg"):
+        SqlRetriever(database="oracle://u@localhost/x", table="notes")
+    for path in ("desk.db", "sqlite://desk.db"):
+        with pytest.raises(ValueError, match=r"For a SQLite file it is sqlite:///desk\.db"):
+            SqlRetriever(database=path, table="notes")
 
 
 def test_a_missing_table_column_or_index_is_a_named_error(database: Database) -> None:
+    fill(database)
     absent = SqlRetriever(database=database.engine(), table="absent")
     with pytest.raises(SqlError, match=r"'absent'.*Check the names of table and columns"):
         absent.invoke("kite")
     with pytest.raises(SqlError, match="'absent'"):
         absent.create_index()
-    fill(database)
-    searching(database)
-    wrong = SqlRetriever(database=database.engine(), table="notes", metadata_columns=["Missing"])
-    with pytest.raises(SqlError, match=r"Missing.*Check the names of table and columns"):
-        wrong.invoke("kite")
+    searching(database, search_columns=[])
+    for fields in ({"metadata_columns": ["Missing"]}, {"filter": {"Missing": "x"}}):
+        wrong = SqlRetriever(database=database.engine(), table="notes", **fields)
+        with pytest.raises(SqlError, match=r"Missing.*Check the names of the columns\.$"):
+            wrong.invoke("kite")
     fill(database, ROWS, notes("bare"))
     bare = SqlRetriever(database=database.engine(), table="bare")
     with pytest.raises(SqlError, match="create_index"):
@@ -767,6 +834,7 @@ def test_a_statement_that_takes_too_long_is_ended_by_the_database(database: Data
         "postgresql": select(func.pg_sleep(20)),
         "mariadb": select(func.sleep(20)),
     }[database.name]
+    fill(database)
     engine = database.engine()
     with pytest.raises(SqlError, match=r"Asker could not.*longer than timeout=0.05 seconds"):
         read_rows(engine, slow, 0.05, "Asker")

@@ -94,7 +94,7 @@ class SqlRetriever(BaseRetriever):
         filter: Columns and the value, or list of values, that a row must have; strings letter by
             letter, also where the database ignores case. It is copied, and cannot be changed later.
         language: Which stemmer and stop words: a text search configuration of PostgreSQL; SQLite
-            stems `"english"` alone; MariaDB and MySQL have none.
+            has `"english"` and `"simple"`, which does not stem; MariaDB and MySQL have none.
         k: How many rows to return. Also `invoke(query, k=…)`.
         timeout: Seconds that a statement may run, which the database enforces. A SQLite database in
             memory, whose one connection all threads share, has no limit.
@@ -102,8 +102,8 @@ class SqlRetriever(BaseRetriever):
     Raises:
         ValueError: At construction, for a database that cannot be used, or a filter of other than
             plain values; to change the filter; per call, for `k` < 1.
-        SqlError: If the database cannot be reached, refuses, or takes too long. It never holds the
-            password.
+        SqlError: If the database cannot be reached, refuses, or takes too long, or if SQLite's
+            index no longer follows the table. It never holds the password.
         TypeError: If the query is not a string.
     """
 
@@ -189,10 +189,11 @@ class SqlRetriever(BaseRetriever):
         """Make the full-text index of the table, and bring an index that is there up to date.
 
         SQLite: a table `<table>_fts` and triggers that keep it in step with every change; calling
-        this again builds it anew. PostgreSQL: a generated column `fts_…` of the kind `tsvector`
-        with a GIN index, for which the table is rewritten once and locked meanwhile. MariaDB and
-        MySQL: a FULLTEXT index. The last two are kept by the database itself, and are left alone if
-        they are there. The database user needs the right to do so.
+        this again builds it anew, which is needed when the table was dropped and made again, as
+        `to_sql(if_exists="replace")` of pandas does. PostgreSQL: a generated column `fts_…` of the
+        kind `tsvector` with a GIN index, for which the table is rewritten once and locked
+        meanwhile. MariaDB and MySQL: a FULLTEXT index. The last two are kept by the database
+        itself, and are left alone if they are there. The database user needs the right to do so.
         """
         with _explained(self.database, self._asker), self.database.begin() as sql:
             _INDEXES[self.database.dialect.name](self, sql)
@@ -233,11 +234,29 @@ class SqlRetriever(BaseRetriever):
         while True:
             statement = self.statement(query, limit)
             rows: Any = read_rows(self.database, statement, self.timeout, self._asker)
+            self._check_triggers()
             # The usual collations of MariaDB, and NOCASE of SQLite, take "ACME" for "acme".
             own = [r for r in rows if all(map(contains, wanted, r[len(r) - len(wanted) :]))]
             if len(own) >= k or len(rows) < limit:
                 return [self._document(*row) for row in own[:k]]
             limit *= 4
+
+    def _check_triggers(self) -> None:
+        # Who drops a table and makes it again drops its triggers, but not the old index.
+        if self.database.dialect.name != "sqlite":
+            return
+        triggers = table("sqlite_master", column("type"), column("tbl_name"), column("name"))
+        names = [f"{self.table}_fts_{kind}" for kind in ("insert", "delete", "update")]
+        kept = select(triggers.c.name).where(
+            triggers.c.type == "trigger",
+            triggers.c.tbl_name.collate("NOCASE") == self.table,
+            triggers.c.name.collate("NOCASE").in_(names),
+        )
+        if len(read_rows(self.database, kept, self.timeout, self._asker)) < len(names):
+            raise SqlError(
+                f"{self._asker} has an index that no longer follows it, because the table was "
+                "dropped and made again. Call create_index() again."
+            )
 
     def _document(self, id: Any, text: Any, *values: Any) -> Document:
         metadata = {n: json_value(v) for n, v in zip(self.metadata_columns, values)}
@@ -500,6 +519,14 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_leave_connections_to_the_parent)
 
 
+_DRIVERS = {
+    "postgresql": "Use postgresql+psycopg://… in the URL, after uv add 'psycopg[binary]'.",
+    **dict.fromkeys(
+        ("mysql", "mariadb"), "Use mysql+pymysql://… in the URL, after uv add pymysql."
+    ),
+}
+
+
 def _engine(address: str | URL) -> Engine:
     try:
         url = make_url(address)
@@ -512,22 +539,32 @@ def _engine(address: str | URL) -> Engine:
         return create_engine(url, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"The driver {error.name} is not installed. Add it, or name another in the URL: "
-            "postgresql+psycopg://… with uv add 'psycopg[binary]', mysql+pymysql://… with "
-            "uv add pymysql."
+            f"The driver {error.name} is not installed. "
+            + _DRIVERS.get(
+                make_url(address).get_backend_name(),
+                "Add it. SqlRetriever can search SQLite, PostgreSQL, MariaDB and MySQL alone.",
+            )
         ) from None
     except (ArgumentError, NoSuchModuleError, ValueError):
         # Their texts can hold parts of the URL, and so of the password.
         raise ValueError(
             "database is not a URL that SQLAlchemy understands. It must look like "
             "postgresql+psycopg://user:password@host:5432/name; write @ : / in a password as "
-            "%40 %3A %2F."
+            "%40 %3A %2F. For a SQLite file it is sqlite:///desk.db, with three slashes, or "
+            "sqlite:////home/me/desk.db."
         ) from None
 
 
 @contextmanager
 def _explained(engine: Engine, asker: str, timeout: float | None = None) -> Iterator[None]:
     """Raise what goes wrong with a database as one `SqlError`, without address parameters."""
+    file = engine.url.database if engine.dialect.name == "sqlite" else None
+    if file and file != ":memory:" and not file.startswith("file:") and not os.path.exists(file):
+        # SQLite would make an empty database of that name.
+        raise SqlError(
+            f"{asker} found no file {file}. Check the path in the URL: one without a slash at its "
+            "start begins in the folder in which the program runs."
+        )
     try:
         yield
     except NoSuchTableError as error:
@@ -551,9 +588,14 @@ def _advice(reason: str, timeout: float | None) -> str:
             f"It took longer than timeout={timeout} seconds: is there an index (create_index)?"
         ),
         "password|access denied|authentication": "Check user and password in the URL.",
-        "no such|not exist|doesn't exist|fulltext index|unknown column": (
+        "text search configuration": (
+            "Check language: SELECT cfgname FROM pg_ts_config lists what there is."
+        ),
+        "no such table|_fts|fts_|fulltext index|relation|table .*exist": (
             "Check the names of table and columns, and make the index once with create_index()."
         ),
+        "no such|not exist|unknown column": "Check the names of the columns.",
+        "locked": "Another program is writing to it: try again when it has finished.",
         "connect|refused|gone away|closed|unable to open|timed out|resolve|terminat": (
             "Check that it is running and that the address is right."
         ),
@@ -654,6 +696,11 @@ def _vector(retriever: SqlRetriever) -> tuple[str, str]:
 
 def _sqlite_index(retriever: SqlRetriever, sql: Connection) -> None:
     quote = sql.dialect.identifier_preparer.quote
+    if retriever.language not in ("english", "simple"):
+        raise ValueError(
+            f"SQLite has a stemmer for English alone, got language={retriever.language!r}. Give "
+            'language="simple", which searches for words as they are.'
+        )
     rows, name = quote(retriever.table), f"{retriever.table}_fts"
     index, numbers, id = quote(name), quote(f"{name}_ids"), quote(retriever.id_column)
     fields = [quote(field) for field in retriever._searched]
