@@ -25,9 +25,9 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from .documents import (
-    add_note,
     Key,
     OnError,
+    add_note,
     by_key,
     check_count,
     check_documents,
