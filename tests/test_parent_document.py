@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import ConfigurableField
 from langchain_core.stores import BaseStore, InMemoryByteStore, InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tests.integration_tests import RetrieversIntegrationTests
@@ -416,6 +417,32 @@ async def test_c29_adding_again_doubles_nothing(use_async: bool, windows: bool) 
 
 
 @pytest.mark.parametrize("use_async", [False, True])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"documents": ["a text"]}, "documents must be a list of Document, got one with str"),
+        ({"documents": "a text"}, "documents must be a list of Document, got str"),
+        ({"documents": doc("a", "a")}, "documents must be a list of Document, got Document"),
+        ({"documents": iter([doc("a", "a")])}, "documents must be a list of Document, got list_it"),
+        ({"child_splitter": None}, "child_splitter must be a splitter, .* got NoneType"),
+        ({"parent_splitter": ","}, "parent_splitter must be a splitter, .* got str"),
+    ],
+)
+async def test_what_cannot_be_split_is_a_type_error(
+    wrong: dict[str, Any], message: str, use_async: bool
+) -> None:
+    stores = Stores()
+    arguments: Any = {"documents": [doc("a", "a")], **stores.arguments(), **wrong}
+    with pytest.raises(TypeError, match=message):
+        await (
+            aadd_documents(**arguments)
+            if use_async
+            else asyncio.to_thread(add_documents, **arguments)
+        )
+    assert stores.child_ids == stores.parent_ids == set()
+
+
+@pytest.mark.parametrize("use_async", [False, True])
 async def test_an_empty_list_adds_nothing(use_async: bool) -> None:
     stores = Stores()
     assert await add(stores, [], use_async, True) == []
@@ -523,6 +550,20 @@ def test_what_lacks_the_key_or_has_it_in_another_type_is_not_the_same(
     parents = store(a=doc("all of a", **theirs))
     with pytest.raises(LookupError, match="'tenant'"):
         ParentDocumentRetriever(base_retriever=base, docstore=parents, same=["tenant"]).invoke("q")
+
+
+def test_what_keeps_tenants_apart_cannot_be_dropped() -> None:
+    retriever: Any = parents_of("acme", Stores(), same=["tenant"])
+    for copied in (retriever.model_copy, retriever.copy):
+        with pytest.raises(ValueError, match="same must not be changed in a copy"):
+            copied(update={"same": ()})
+        assert copied(update={"top_n": 1}).same == ("tenant",)
+    with pytest.raises(ValueError, match="same must not be configurable"):
+        retriever.configurable_fields(same=ConfigurableField(id="same"))
+    with pytest.raises(ValueError, match="frozen"):
+        retriever.same = ()
+    configurable = retriever.configurable_fields(top_n=ConfigurableField(id="n"))
+    assert configurable.invoke("q", {"configurable": {"n": 1}}) == []
 
 
 @pytest.mark.parametrize("use_async", [False, True])

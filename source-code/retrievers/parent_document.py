@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -27,6 +27,7 @@ from .documents import (
     copied,
     invoke_child,
     latest_score_name,
+    refuse_fixed,
 )
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,20 @@ class ParentDocumentRetriever(BaseRetriever):
     top_n: int | None = Field(default=None, ge=1)
     on_missing: Literal["raise", "child"] = "raise"
     same: tuple[str, ...] = Field(default=(), frozen=True)
+
+    def configurable_fields(self, **kwargs: Any) -> Any:
+        """Make fields configurable per call, but never `same`, which decides who sees what."""
+        refuse_fixed(self, kwargs, "configurable")
+        return super().configurable_fields(**kwargs)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy the retriever; `same` stays."""
+        refuse_fixed(self, update or {}, "changed in a copy")
+        return super().model_copy(update=update, deep=deep)
+
+    def copy(self, **options: Any) -> Self:
+        """Do what `model_copy` does; pydantic's old method would let what is fixed be changed."""
+        return self.model_copy(**options)
 
     def _get_relevant_documents(
         self,
@@ -233,7 +248,9 @@ def split_documents(
 
     Raises:
         ValueError: If two documents with the same id differ in their text, or in a key of `same`.
+        TypeError: If `documents` is not a list of documents, or a splitter is none.
     """
+    _check_input(documents, child_splitter=child_splitter, parent_splitter=parent_splitter)
     first: dict[str, Document] = {}
     parents: list[Document] = []
     for document in documents:
@@ -288,6 +305,7 @@ def add_documents(
 
     Raises:
         ValueError: If two documents with the same id differ in their text, or in a key of `same`.
+        TypeError: If `documents` is not a list of documents, or a splitter is none.
     """
     parents, children = split_documents(documents, child_splitter, parent_splitter, id_key, same)
     old: dict[str, Document | None] = {}
@@ -337,6 +355,24 @@ async def aadd_documents(
     if children:
         await vectorstore.aadd_documents(children, ids=[str(child.id) for child in children])
     return [str(parent.id) for parent in parents]
+
+
+def _check_input(documents: Any, **splitters: Any) -> None:
+    if not isinstance(documents, Sequence) or isinstance(documents, str):
+        raise TypeError(f"documents must be a list of Document, got {type(documents).__name__}.")
+    for document in documents:
+        if not isinstance(document, Document):
+            raise TypeError(
+                f"documents must be a list of Document, got one with {type(document).__name__}. "
+                "Wrap a text: Document(page_content=text)."
+            )
+    for name, splitter in splitters.items():
+        optional = name == "parent_splitter" and splitter is None
+        if not optional and not hasattr(splitter, "transform_documents"):
+            raise TypeError(
+                f"{name} must be a splitter, such as RecursiveCharacterTextSplitter of "
+                f"langchain-text-splitters, got {type(splitter).__name__}."
+            )
 
 
 def _there(vectorstore: VectorStore, ids: list[str]) -> list[str]:
