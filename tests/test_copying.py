@@ -327,6 +327,11 @@ def test_copying_twice_changes_nothing(tmp_path: Path) -> None:
     assert len(report.unchanged) == 2
 
 
+def test_the_splitters_that_fill_the_stores_of_parents_are_named(tmp_path: Path) -> None:
+    assert '"langchain-text-splitters>=' in copy_retrievers(["parent_document"], tmp_path).uv_add
+    assert "splitters" not in copy_retrievers(["bm25"], tmp_path).uv_add
+
+
 def test_a_target_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(CopyError, match="is a file"):

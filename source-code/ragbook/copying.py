@@ -34,6 +34,10 @@ DISTRIBUTIONS = {
 """Which package to install for a module that a retriever file imports."""
 
 
+NEEDED_TO_USE = {"parent_document": ("langchain-text-splitters",)}
+"""Packages that a file does not import, but whose objects it is given, as the splitters."""
+
+
 RETIRED = {
     "CrossEncoderReranker": "rerank",
     "EnsembleRetriever": "ensemble",
@@ -75,7 +79,7 @@ class CopyReport:
 
     @property
     def uv_add(self) -> str:
-        """The command that installs what the copied files import."""
+        """The command that installs what the copied files need."""
         return "uv add " + " ".join(f'"{package}"' for package in self.packages)
 
 
@@ -189,13 +193,14 @@ def _read(path: Path) -> RetrieverFile:
         elif isinstance(node, ast.Import):
             modules.update(alias.name.partition(".")[0] for alias in node.names)
     third_party = modules - sys.stdlib_module_names - {"__future__"}
+    packages = {DISTRIBUTIONS[module] for module in third_party}
     return RetrieverFile(
         name=path.stem,
         path=path,
         summary=(ast.get_docstring(tree) or "").split("\n\n")[0].replace("\n", " "),
         classes=_public_classes(tree),
         siblings=tuple(sorted(name for name in siblings if name)),
-        packages=tuple(sorted({DISTRIBUTIONS[module] for module in third_party})),
+        packages=tuple(sorted(packages.union(NEEDED_TO_USE.get(path.stem, ())))),
     )
 
 
