@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from pydantic import BaseModel, PrivateAttr
 from redis_server import RedisServer, redis_server
 
 from helpers import FailingRetriever, ListRetriever, TraceRecorder, doc, texts
+from retrievers.bm25 import BM25Retriever
 from retrievers.cached import CachedRetriever, CacheInfo
 from retrievers.dense import DenseRetriever
 from retrievers.echo import EchoRetriever
@@ -359,6 +361,24 @@ def test_a_copy_that_keeps_elsewhere_or_otherwise_shares_nothing() -> None:
         other = copies(update={"ttl": 1.0})
         assert (other.info().size, other.info().misses) == (0, 0)
     assert texts(first.invoke("q")) == ["q 1"]
+
+
+def test_a_deep_copy_shares_the_cache_but_nothing_that_another_index_found() -> None:
+    kites, herons = doc("red kite", "a"), doc("blue heron", "b")
+    first = CachedRetriever(retriever=BM25Retriever.from_documents([kites]))
+    copies: list[Any] = [
+        deepcopy(first),
+        first.model_copy(deep=True),
+        first.copy(deep=True),
+        first.model_copy(update={"ttl": 1.0}, deep=True),
+    ]
+    for copied in copies:
+        assert texts(copied.invoke("kite")) == ["red kite"]
+        copied.retriever.add_documents([herons])
+        assert texts(copied.invoke("heron")) == ["blue heron"]
+        assert first.invoke("heron") == []
+    assert copies[0].info() == copies[1].info() == first.info()
+    assert copies[3].info().size == 2
 
 
 def test_a_function_that_must_be_awaited_cannot_be_visible_to() -> None:

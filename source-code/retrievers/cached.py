@@ -428,6 +428,9 @@ class _State:
         self.flights: dict[_Key, _Flight] = {}
         self.counts: Counter[str] = Counter()
 
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # locks cannot be copied, and a copy shares what is kept
+
     def join(
         self, key: _Key, late: _Flight | None, blocks: int | None = None
     ) -> tuple[_Flight, bool]:
