@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from ragbook.cli import PatternName, ProfileName, main
 from ragbook.extractive import NO_ANSWER
 from ragbook.patterns import PATTERNS
 from ragbook.profiles import PROFILES
+from ragbook.terminal import harmless, one_line
 
 Rag = Callable[..., tuple[int, str, str]]
 
@@ -298,10 +300,12 @@ def test_evaluate_lists_each_patterns_worst_questions(
     rag: Rag, notes: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAG_CACHE", str(tmp_path / "cache"))
+    given = ("evaluate", "--data", str(notes), "--questions", str(labelled), "--patterns", "naive")
+    _, out, _ = rag(*given, "--failures", "1")
+    assert "naive: no question is below an nDCG@10 of 1." in out
     with labelled.open("a", encoding="utf-8") as file:  # no search can have both on top
         row = {"question": "seal kit valve", "relevant": ["tools.txt#1", "garden/bees.md#1"]}
         file.write(json.dumps(row) + "\n")
-    given = ("evaluate", "--data", str(notes), "--questions", str(labelled), "--patterns", "naive")
     figures = tmp_path / "figures.json"
     code, out, err = rag(*given, "--failures", "1", "--json", str(figures), "--depth", "1")
     assert code == 0, err
@@ -399,6 +403,8 @@ def test_copy_prints_what_to_install(rag: Rag, tmp_path: Path) -> None:
         "ensemble.py",
     ]
     assert 'uv add "langchain-core' in out
+    assert "\n    from app.bm25 import BM25Retriever\n" in out
+    assert "\n    from app.ensemble import RRFEnsembleRetriever\n" in out
 
 
 def test_copy_lists_what_there_is(rag: Rag) -> None:
@@ -407,6 +413,10 @@ def test_copy_lists_what_there_is(rag: Rag) -> None:
     by_name = {entry["name"]: entry for entry in json.loads(out)}
     assert "BM25Retriever" in by_name["bm25"]["classes"]
     assert by_name["ensemble"]["needs"] == ["documents"]
+    code, out, _ = rag("copy", "--list")
+    for line in ("sql SqlRetriever", "cached CachedRetriever", "bm25 BM25Retriever"):
+        assert re.search(line.replace(" ", r"\s+"), out)
+    assert "Error" not in out
 
 
 def test_doctor_says_that_the_embedded_profile_works(rag: Rag) -> None:
@@ -616,6 +626,42 @@ def test_passages_are_listed_with_their_ids_one_a_line(rag: Rag, notes: Path) ->
     first = json.loads(out)[0]
     assert first["id"] == "garden/bees.md#1"
     assert first["text"].startswith("# Bees\n\nA honey bee")
+
+
+def test_nothing_from_files_or_models_steers_the_terminal(
+    rag: Rag, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil = "\x1b]0;title\x07\x1b[2J\u202e\x9b1m"
+    (tmp_path / f"no{evil}.txt").write_text(f"The pump takes oil.{evil} It is red.\n\nA{evil} B")
+    questions = tmp_path / "questions.jsonl"
+    label = {"id": "q", "question": f"Which oil?{evil}", "relevant": [f"no{evil}.txt#2"]}
+    questions.write_text(json.dumps(label))
+    folder = ["--data", str(tmp_path)]
+    monkeypatch.setenv("COLUMNS", "200")
+    for arguments in (
+        ["passages"],
+        ["ask", "What does the pump take?", "--pattern", "naive"],
+        ["compare", "What does the pump take?"],
+        ["explain", "pump", "--pattern", "naive"],
+        ["evaluate", "--questions", str(questions), "--pattern", "naive", "--failures", "1"],
+        ["passages", "--data", f"absent{evil}"],
+    ):
+        _, out, err = rag(arguments[0], *folder, *arguments[1:])
+        shown = out + err
+        assert "�" in shown, arguments
+        assert not set("\x1b\x07\x9b\u202e") & set(shown), arguments
+
+
+def test_line_ends_tabs_and_joined_letters_are_harmless() -> None:
+    text = "a\n\tb\u00a0c\u3000d \u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f52c"
+    assert harmless(text) == text
+    assert one_line(" a\n\tb\x1b ") == "a b�"
+
+
+def test_patterns_with_a_blank_between_them_are_told_of_the_comma(rag: Rag) -> None:
+    code, _, err = rag("evaluate", "--patterns", "naive", "hybrid")
+    assert code == 2
+    assert "Separate several patterns with commas" in err
 
 
 def test_what_the_system_says_is_passed_on_without_its_number(

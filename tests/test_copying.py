@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ragbook.copying import CopyError, copy_retrievers, retriever_files
+from retrievers import _HOME
 
 FILES = retriever_files()
 
@@ -289,6 +290,36 @@ def test_names_are_files_or_classes(tmp_path: Path) -> None:
     for name in ("ensemble", "ensemble.py", "RRFEnsembleRetriever"):
         report = copy_retrievers([name], tmp_path / name)
         assert [path.name for path in report.written] == ["ensemble.py", "documents.py"]
+
+
+@pytest.mark.parametrize(
+    ("to", "package"),
+    [
+        ("src/app/retrievers", "app.retrievers"),
+        ("retrievers", "retrievers"),
+        ("lib/rag/", "lib.rag"),
+        ("../elsewhere/rag", "rag"),
+        ("my-project/src/app", "app"),
+        ("my-project", "your_package"),
+        (".", "here"),
+    ],
+)
+def test_a_copy_says_how_it_is_imported(
+    to: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    report = copy_retrievers(["tenant", "SqlMetadataEnricher", "documents", "tenant.py"], Path(to))
+    assert report.imports == [
+        f"from {package}.tenant import TenantScopedRetriever",
+        f"from {package}.sql import SqlMetadataEnricher",
+    ]
+
+
+def test_every_class_of_the_package_is_found_in_the_file_that_it_is_said_to_be_in() -> None:
+    for name, file in FILES.items():
+        own = [cls for cls, home in _HOME.items() if home == name]
+        assert (file.main in own) if own else (file.main in (None, "JsonMapping"))
 
 
 def test_the_uv_add_line_names_every_package_with_the_tested_versions(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from ragbook.copying import copy_retrievers, retriever_files
 TARGET = "src/app/retrievers"
 """The folder that the commands name, as in the README."""
 
+PACKAGE = "app.retrievers"
+
 
 def copy_box(name: str, source: str) -> str:
     """Write the copy box of a retriever file as MyST.
@@ -29,10 +31,10 @@ def copy_box(name: str, source: str) -> str:
         report = copy_retrievers([name], Path(folder))
     others = [f"[`{sibling}.py`]({sibling}.md)" for sibling in file.siblings]
     needs = f", and {' and '.join(others)}, which it imports" if others else ""
-    names = [name for name in file.classes if not name.endswith("Error")][:1]
     imports = (
-        f"Import it:\n\n```python\nfrom app.retrievers.{name} import {names[0]}\n```\n"
-        if names
+        "Examples here import from this repository's package; import your copy from its file:\n\n"
+        f"```python\nfrom {PACKAGE}.{name} import {file.main}\n```\n"
+        if file.main
         else ""
     )
     return f"""\

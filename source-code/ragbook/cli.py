@@ -26,6 +26,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ragbook import book
+from ragbook.terminal import harmless, one_line
 
 if TYPE_CHECKING:
     from langchain_core.documents import Document
@@ -189,9 +190,9 @@ def ask(
             _print_json(record, indent=2 if question is not None else None)
             return
         if question is None and not sys.stdin.isatty():
-            out.print(f"Question: {text}", markup=False, soft_wrap=True)
+            out.print(f"Question: {one_line(text)}", markup=False, soft_wrap=True)
         for piece in pieces:
-            out.print(piece, end="", markup=False, soft_wrap=True)
+            out.print(harmless(piece), end="", markup=False, soft_wrap=True)
         out.print("\n")
         out.print(_sources_table(used) if used else "No passage was found.")
 
@@ -203,7 +204,7 @@ def ask(
         try:
             _check_question(text)
         except typer.BadParameter as error:
-            err.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+            err.print(f"Error: {harmless(str(error))}", style="red", markup=False, soft_wrap=True)
             failed = True
         else:
             answer(text)
@@ -354,6 +355,8 @@ def evaluate(
     for result, found in zip(results, worst):
         if found:
             out.print(lab.failure_table(result.pattern, found))
+        elif failures:
+            out.print(f"{result.pattern}: no question is below an nDCG@10 of 1.")
     # Shown first: what a full disk refuses is at least on the screen.
     if run_files:
         for result in results:
@@ -450,12 +453,13 @@ def passages(data: DataOption = None, as_json: Json = False) -> None:
     if as_json:
         _print_json([{"id": passage.id, "text": passage.page_content} for passage in found])
         return
-    width = max(len(str(passage.id)) for passage in found)
+    ids = [one_line(str(passage.id)) for passage in found]
+    width = max(map(len, ids))
     room = max(20, (out.width if out.is_terminal else WIDE_TERMINAL) - width - 3)
-    for passage in found:
-        text = " ".join(passage.page_content.split())
+    for name, passage in zip(ids, found):
+        text = one_line(passage.page_content)
         shown = text if len(text) <= room else f"{text[:room].rstrip()}…"
-        _print_line(f"{passage.id:<{width}}  {shown}")
+        _print_line(f"{name:<{width}}  {shown}")
 
 
 @app.command()
@@ -491,7 +495,7 @@ def copy(
         for column in ("name", "class", "what it is"):
             table.add_column(column, overflow="fold")
         for file in files:
-            table.add_row(file.name, next(iter(file.classes), ""), escape(file.summary))
+            table.add_row(file.name, file.main or "", escape(file.summary))
         out.print(table)
         return
     if not names or not to:
@@ -504,6 +508,7 @@ def copy(
                 "unchanged": [path.as_posix() for path in report.unchanged],
                 "packages": report.packages,
                 "uv_add": report.uv_add,
+                "imports": report.imports,
             }
         )
         return
@@ -512,6 +517,11 @@ def copy(
     for path in report.unchanged:
         _print_line(f"unchanged  {path.as_posix()}")
     _print_line(f"\nThey need:\n\n    {report.uv_add}\n")
+    if report.imports:
+        _print_line("Import from them:\n")
+        for line in report.imports:
+            _print_line(f"    {line}")
+        _print_line("")
 
 
 @app.command()
@@ -547,11 +557,14 @@ def main() -> None:
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # a usage error of typer's
             if message := getattr(error, "message", ""):  # without a validator's preface
-                vars(error)["message"] = message.replace("Value error, ", "")
+                message = message.replace("Value error, ", "")
+                if "--pattern" in " ".join(sys.argv) and "unexpected extra argument" in message:
+                    message += ". Separate several patterns with commas."
+                vars(error)["message"] = message
             error.show()
             code = error.exit_code
         elif type(error).__module__.startswith("ragbook."):
-            err.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+            err.print(f"Error: {harmless(str(error))}", style="red", markup=False, soft_wrap=True)
             code = 1
         else:
             raise
@@ -739,10 +752,10 @@ def _sources_table(documents: list[Document]) -> Table:
         table.add_column("text", no_wrap=True)
     for rank, document in enumerate(documents, start=1):
         scores = _scores(document)
-        text = " ".join(document.page_content.split())
+        text = one_line(document.page_content)
         table.add_row(
             str(rank),
-            escape(str(document.id)),
+            escape(one_line(str(document.id))),
             *(f"{scores[stage]:.3f}" if stage in scores else "" for stage in stages),
             ", ".join(document.metadata.get("retrieved_by", [])),
             *([escape(text[: out.width - 80]) + "…"] if wide else []),
@@ -760,7 +773,7 @@ def _comparison_table(results: dict[str, tuple[float, list[Document]]], top_n: i
         for _, documents in results.values():
             if rank < len(documents):
                 name, score = list(_scores(documents[rank]).items())[-1]
-                identifier = escape(str(documents[rank].id))
+                identifier = escape(one_line(str(documents[rank].id)))
                 cells.append(f"{identifier}\n[dim]{name} {score:.3f}[/dim]")
             else:
                 cells.append("")

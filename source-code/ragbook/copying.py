@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import requires
 from pathlib import Path
 
+from retrievers import _HOME
+
 RETRIEVERS = Path(__file__).parents[1] / "retrievers"
 
 DISTRIBUTIONS = {
@@ -68,14 +70,28 @@ class RetrieverFile:
     siblings: tuple[str, ...]
     packages: tuple[str, ...]
 
+    @property
+    def main(self) -> str | None:
+        """The class for whose sake the file is there, which is not an error or a helper of it."""
+        own_name = self.name.replace("_", "")
+        return next(
+            (
+                name
+                for name in self.classes
+                if _HOME.get(name) == self.name or name.lower() == own_name
+            ),
+            None,
+        )
+
 
 @dataclass
 class CopyReport:
-    """What a copy did: files written, files that were already there, the packages to add."""
+    """What a copy did: files written and already there, packages to add, lines that import."""
 
     written: list[Path] = field(default_factory=list)
     unchanged: list[Path] = field(default_factory=list)
     packages: list[str] = field(default_factory=list)
+    imports: list[str] = field(default_factory=list)
 
     @property
     def uv_add(self) -> str:
@@ -110,6 +126,10 @@ def copy_retrievers(names: Iterable[str], to: Path, force: bool = False) -> Copy
     report = CopyReport()
     packages = sorted({package for name in wanted for package in files[name].packages})
     report.packages = [_requirement(package) for package in packages]
+    for name, file in zip(files if given == ["all"] else given, found):
+        if wanted_class := name if name in file.classes else file.main:
+            report.imports.append(f"from {_package(to)}.{file.name} import {wanted_class}")
+    report.imports = list(dict.fromkeys(report.imports))
     if to.exists() and not to.is_dir():
         raise CopyError(f"{to} is a file. Give a folder with --to.")
     conflicts = []
@@ -148,6 +168,17 @@ def _with_siblings(
             wanted[file.name] = None
             queue = [files[name] for name in file.siblings] + queue
     return wanted
+
+
+def _package(folder: Path) -> str:
+    """Guess the package that a folder will be: its path from here, or below the last `src`."""
+    path, here = folder.resolve(), Path.cwd()
+    parts = path.relative_to(here).parts if path.is_relative_to(here) else path.parts[-1:]
+    parts = parts or path.parts[-1:]
+    if "src" in parts[:-1]:
+        parts = parts[len(parts) - parts[::-1].index("src") :]
+    names = [part for part in parts if part.isidentifier()]
+    return ".".join(names) if len(names) == len(parts) else "your_package"
 
 
 def _write_all(contents: dict[Path, bytes]) -> None:

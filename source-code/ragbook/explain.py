@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from ragbook.terminal import one_line
 from ragbook.tracing import Span, Trace, stages_of
 from retrievers.bm25 import BM25Retriever
 from retrievers.documents import document_key, keys_of, latest_score_name
@@ -179,7 +180,7 @@ def remarks(span: Span) -> Iterator[str]:
         yield f"all from {only.tag or only.name}"
     for name, data in span.events:
         said = _in_words(data)
-        yield _plain(f"{name}: {said}" if said else name)[:80]
+        yield one_line(f"{name}: {said}" if said else name)[:80]
 
 
 def _in_words(data: Any) -> str:
@@ -245,9 +246,9 @@ def _branch(explanation: Explanation, span: Span, parent: Span | None, shown: in
 def _described(
     explanation: Explanation, span: Span, parent: Span | None, shown: int
 ) -> Iterator[RenderableType]:
-    title = Text(_plain(span.name), style="bold")
+    title = Text(one_line(span.name), style="bold")
     if span.tag:
-        title.append(f" {_plain(span.tag)}", style="not bold cyan")
+        title.append(f" {one_line(span.tag)}", style="not bold cyan")
     title.append(f" {span.stage}", style="not bold")
     title.append(f" {span.milliseconds:.1f} ms", style="not bold")
     if span.children:
@@ -261,9 +262,9 @@ def _described(
         title.append(f" {'; '.join(said)}", style="not bold dim")
     yield title
     if span.query and (parent is None or parent.query != span.query):
-        yield Text(f"“{_plain(span.query)}”", style="italic")
+        yield Text(f"“{one_line(span.query)}”", style="italic")
     if span.error:
-        yield Text(f"{type(span.error).__name__}: {_plain(str(span.error))}", style="red")
+        yield Text(f"{type(span.error).__name__}: {one_line(str(span.error))}", style="red")
     if span.documents:
         yield _table(passages(explanation, span, shown))
 
@@ -288,7 +289,7 @@ def _why(found: Found) -> str:
     """Say why a passage is where it is, such as `dense 4, bm25 1 -> 1`."""
     if found.points:
         best = sorted(found.points.items(), key=lambda item: -item[1])
-        return ", ".join(f"{_plain(term)} {points:.2f}" for term, points in best)
+        return ", ".join(f"{one_line(term)} {points:.2f}" for term, points in best)
     if not found.before:
         return ""
     # Of many wordings of a question, those that found it say enough.
@@ -405,9 +406,4 @@ def _order(tag: str) -> tuple[bool, str, int]:
 
 
 def _name(document: Document) -> str:
-    return _plain(document.id or " ".join(document_key(document)[1:]))[:60]
-
-
-def _plain(text: str) -> str:
-    """Return text on one line, without characters that would steer a terminal."""
-    return "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
+    return one_line(document.id or " ".join(document_key(document)[1:]))[:60]

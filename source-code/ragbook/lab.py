@@ -20,6 +20,7 @@ from ragbook.evaluation import Failure, Result, evaluate_retriever, timed
 from ragbook.exact import ExactVectorStore
 from ragbook.patterns import Pattern, Patterns
 from ragbook.profiles import Profile
+from ragbook.terminal import one_line
 from ragbook.tracing import STAGES
 from retrievers.late_interaction import LateInteractionCrossEncoder
 from retrievers.multi_query import MultiQueryRetriever
@@ -268,9 +269,9 @@ def failure_table(pattern: str, failures: Sequence[Failure]) -> Table:
         stood = (f"{name} {rank or '-'}" for name, rank in failure.ranks.items())
         shown.add_row(
             f"{failure.score:.3f}",
-            escape(failure.question),
-            escape(", ".join(stood)),
-            escape(failure.first or "nothing"),
+            escape(one_line(failure.question)),
+            escape(one_line(", ".join(stood))),
+            escape(one_line(failure.first or "nothing")),
         )
     return shown
 

@@ -19,7 +19,7 @@ from retrievers.ensemble import RRFEnsembleRetriever
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 
 import book_site
-from copybox import TARGET, copy_box
+from copybox import PACKAGE, TARGET, copy_box
 from mathml import mathml
 
 FRACTION = r"\mathrm{RRF}(d) = \sum_{r \in R} \frac{w_r}{k + \mathrm{rank}_r(d)}"
@@ -49,6 +49,8 @@ def test_a_copy_box_says_what_rag_copy_does(name: str, tmp_path: Path) -> None:
     assert f"uv run rag copy {name} --to {TARGET}\n" in box
     assert all(f"`{path.name}`" in box for path in report.written)
     assert f"\n{report.uv_add}\n" in box
+    for line in report.imports:
+        assert f"\n{line.replace(tmp_path.name, PACKAGE)}\n" in box
 
 
 def test_the_command_of_a_copy_box_works(tmp_path: Path) -> None:
