@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import copy
 import enum
 import json
+import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -212,6 +215,20 @@ def test_a_filter_of_ones_own_that_lets_others_through_is_an_error_too() -> None
     store = Functional.from_documents(DOCUMENTS, EMBEDDING)
     with pytest.raises(TenantFilterError, match="tenant_filter"):
         scoped("a", store, tenant_filter=lambda metadata: True, k=9).invoke("q")
+
+
+@pytest.mark.parametrize("make", [in_memory, exact, faiss])
+async def test_what_a_filter_raises_shows_nothing_of_another_tenants_document(make: Any) -> None:
+    def own(found: Any) -> bool:
+        raise ValueError(f"no tenant in {found}")
+
+    trace = TraceRecorder()
+    retriever = scoped("a", make([doc("s3cret", "b1", tenant="s3cret")]), tenant_filter=own)
+    for ask in (partial(asyncio.to_thread, retriever.invoke), retriever.ainvoke):
+        with pytest.raises(TenantFilterError, match="tenant_filter raised ValueError") as caught:
+            await ask("q", trace.config)
+        told = [caught.value, *trace.errors.values()]
+        assert "s3cret" not in "".join("".join(traceback.format_exception(e)) for e in told)
 
 
 def test_a_store_that_takes_no_filter_at_all_is_an_error() -> None:

@@ -64,7 +64,8 @@ class TenantScopedRetriever(BaseRetriever):
         ValueError: At construction, for a `tenant_id` that is None, blank, not one string or whole
             number, or reads like a missing value (`MISSING`); for a change of the tenant; per
             call, for `k` < 1 or a filter that cannot be combined.
-        TenantFilterError: If the store returned a document of another tenant or of none.
+        TenantFilterError: If the store returned a document of another tenant or of none, or if a
+            `tenant_filter` that is a function failed. Nothing of a document is in the message.
         TypeError: If the query is not a string, or the store's search takes no filter.
     """
 
@@ -135,7 +136,7 @@ class TenantScopedRetriever(BaseRetriever):
         return _CheckedSearch(
             check=self._checked,
             vectorstore=self.vectorstore,
-            filter=own if self.tenant_filter is None else self.tenant_filter,
+            filter=own if self.tenant_filter is None else _discreet(self.tenant_filter),
             relevance_score_fn=self.relevance_score_fn,
         )
 
@@ -171,6 +172,22 @@ class TenantScopedRetriever(BaseRetriever):
     def copy(self, **options: Any) -> Self:
         """Do what `model_copy` does; pydantic's old method would let what is fixed be changed."""
         return self.model_copy(**options)
+
+
+def _discreet(rule: Any) -> Any:
+    """Return a filter whose errors show nothing of the documents, which are all tenants'."""
+    if not callable(rule):
+        return rule
+
+    def passes(*arguments: Any) -> Any:
+        try:
+            return rule(*arguments)
+        except Exception as error:
+            kind = type(error).__name__
+        # Outside the except: its own error may hold the text of another tenant's document.
+        raise TenantFilterError(f"tenant_filter raised {kind}, so no document is returned.")
+
+    return passes
 
 
 class _CheckedSearch(DenseRetriever):
