@@ -47,10 +47,13 @@ def exact(documents: list[Document] = DOCUMENTS) -> VectorStore:
 
 
 def chroma(documents: list[Document] = DOCUMENTS) -> VectorStore:
+    from chromadb import EphemeralClient
+    from chromadb.config import Settings
     from langchain_chroma import Chroma
 
     name = f"tenant-{abs(hash(str(documents)))}"
-    store = Chroma(name, EMBEDDING, collection_configuration=COSINE)
+    client = EphemeralClient(Settings(anonymized_telemetry=False))  # as all tests have it
+    store = Chroma(name, EMBEDDING, client=client, collection_configuration=COSINE)
     store.reset_collection()
     store.add_documents(documents)
     return store
