@@ -687,6 +687,7 @@ def test_a_vector_of_another_length_is_the_stores_error_with_a_note() -> None:
     with pytest.raises(Exception, match="dimension") as caught:
         retriever.invoke("kite", query_vector=[1.0, 0.0])
     assert "model that embedded the documents" in caught.value.__notes__[0]
+    assert "numbers that are not all zero" in caught.value.__notes__[0]
 
 
 # Batches

@@ -299,6 +299,40 @@ def test_an_interrupted_save_leaves_the_earlier_store(
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_a_save_by_another_process_while_the_store_is_loaded_is_survived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store("east").save_local(tmp_path)
+    later = [store("east", "north", "west"), store("east", "north")]
+    load = np.load
+
+    def interrupted(path: Path, **options: Any) -> Any:
+        if later:
+            later.pop().save_local(tmp_path)
+        return load(path, **options)
+
+    monkeypatch.setattr(np, "load", interrupted)
+    assert len(FaissStore.load_local(tmp_path, PLANE)) == 3
+
+
+def test_a_file_in_the_place_of_the_folder_is_a_named_error(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    path.write_text("")
+    for folder in (path, path / "below"):
+        with pytest.raises(StoreError, match="is not a folder: a file is there"):
+            store("east").save_local(folder)
+        with pytest.raises(StoreError):
+            FaissStore.load_local(folder, PLANE)
+
+
+async def test_marginal_relevance_is_left_to_the_retriever_for_it() -> None:
+    retriever = store("east").as_retriever(search_type="mmr")
+    with pytest.raises(NotImplementedError, match="Use MMRRetriever"):
+        retriever.invoke("east")
+    with pytest.raises(NotImplementedError, match="Use MMRRetriever"):
+        await retriever.ainvoke("east")
+
+
 def test_metadata_that_json_cannot_hold_is_an_error_and_nothing_is_written(tmp_path: Path) -> None:
     filled = FaissStore.from_texts(["east"], PLANE, [{"when": object()}], ids=["7"])
     with pytest.raises(ValueError, match="document '7' cannot be saved as JSON"):

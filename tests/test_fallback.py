@@ -21,6 +21,7 @@ from pydantic import Field, PrivateAttr
 from helpers import FailingRetriever, ListRetriever, TraceRecorder, doc, texts
 from ragbook.servers import SearchServer
 from retrievers import fallback
+from retrievers.cached import CachedRetriever
 from retrievers.fallback import FallbackRetriever, SourceUnavailableError
 from retrievers.http_api import HttpApiRetriever
 
@@ -652,3 +653,26 @@ def test_a_failing_retriever_of_any_kind_is_passed(ask: Any) -> None:
     sources = [FailingRetriever(error=ValueError("x")), ListRetriever(documents=[doc("a")])]
     (found,) = ask(FallbackRetriever(retrievers=sources))
     assert found.metadata["answered_by"] == "ListRetriever"
+
+
+class Shelf(BaseRetriever):
+    """A source that can be down, and that a cache may keep."""
+
+    said: str
+    _down: bool = PrivateAttr(default=False)
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> Any:
+        if self._down:
+            raise OSError("down")
+        return [doc(self.said)]
+
+
+def test_a_cache_belongs_around_each_source_and_not_around_the_fallback() -> None:
+    first, second = Shelf(said="fresh", name="first"), Shelf(said="stale", name="second")
+    around = CachedRetriever(retriever=FallbackRetriever(retrievers=[first, second]))
+    within = FallbackRetriever(retrievers=[CachedRetriever(retriever=s) for s in (first, second)])
+    first._down = True
+    assert [texts(retriever.invoke("q")) for retriever in (around, within)] == [["stale"]] * 2
+    first._down = False
+    assert texts(around.invoke("q")) == ["stale"]
+    assert texts(within.invoke("q")) == ["fresh"]

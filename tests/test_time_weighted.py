@@ -226,6 +226,15 @@ def test_unfit_or_unknown_fields_are_errors(field: dict[str, Any]) -> None:
         weighted(**field)
 
 
+@pytest.mark.parametrize("number", [30, 0.5, True])
+def test_a_half_life_without_a_unit_is_an_error_as_it_would_count_seconds(number: Any) -> None:
+    with pytest.raises(ValueError, match=rf"half_life must say its unit.*timedelta\(days={number}"):
+        weighted(half_life=number)
+    retriever = weighted()
+    with pytest.raises(ValueError, match="half_life must say its unit"):
+        retriever.half_life = number
+
+
 @pytest.mark.parametrize("use_async", [False, True])
 async def test_a_trace_shows_the_base_retriever_below(use_async: bool) -> None:
     retriever, trace = weighted(note("a", 1), note("b", 2), top_n=1), TraceRecorder()

@@ -395,6 +395,7 @@ def _named(vectorstore: VectorStore) -> Iterator[None]:
         error.add_note(
             f"Raised while DenseRetriever searched {type(vectorstore).__name__}. Check that the "
             "collection still exists, that the filter is in this store's syntax, and that the "
-            "query is embedded by the model that embedded the documents."
+            "query is embedded by the model that embedded the documents, as finite numbers that "
+            "are not all zero."
         )
         raise

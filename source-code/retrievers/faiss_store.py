@@ -223,6 +223,13 @@ class FaissStore(VectorStore):
             )
         return [(copied(documents[row]), score) for row, score in best]
 
+    def max_marginal_relevance_search(self, *args: Any, **kwargs: Any) -> list[Document]:
+        """Say who does this, as `as_retriever(search_type="mmr")` asks for it."""
+        raise NotImplementedError(
+            "FaissStore has no search of its own for search_type='mmr'. Use MMRRetriever, which "
+            "chooses among what a DenseRetriever finds in any store: rag copy mmr."
+        )
+
     def save_local(self, folder: str | Path) -> None:
         """Save the store into a folder, which is made if it is not there.
 
@@ -232,9 +239,13 @@ class FaissStore(VectorStore):
 
         Raises:
             ValueError: If a document's text or metadata is not what JSON can hold.
+            StoreError: If there is a file in the place of the folder.
         """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise StoreError(f"{folder} is not a folder: a file is there. Give another.") from error
         with self._lock:
             lines = b"".join(map(_line, self._documents.values()))
             vectors = _vectors(self._index)
@@ -273,7 +284,17 @@ class FaissStore(VectorStore):
             StoreError: If the folder holds no store, or one of another model, or a file is damaged.
         """
         folder = Path(folder)
-        store = _read_store(folder)
+        earlier = None
+        while True:
+            store = _read_store(folder)
+            try:
+                vectors, documents = _read_files(folder, store)
+                break
+            except StoreError:
+                if store == earlier:
+                    raise
+                # Another process may have saved meanwhile, which removes the files of before.
+                earlier = store
         loaded = cls(embedding, space=store["space"], model_name=model_name)
         if store["model"] != loaded.model_name:
             raise StoreError(
@@ -281,17 +302,6 @@ class FaissStore(VectorStore):
                 f"is {loaded.model_name!r}: vectors of two models do not compare. Load it with "
                 "that model, or make it anew. If only the name differs, give model_name."
             )
-        try:
-            with np.load(folder / store["vectors"], allow_pickle=False) as file:
-                vectors = file["vectors"]
-            with (folder / store["documents"]).open(encoding="utf-8") as file:
-                rows = [json.loads(line) for line in file]
-            documents = [
-                Document(id=row["id"], page_content=row["text"], metadata=row["metadata"])
-                for row in rows
-            ]
-        except Exception as error:  # there are many: BadZipFile, RecursionError, MemoryError
-            raise StoreError(_damaged(folder, f"{type(error).__name__}: {error}")) from error
         shape = (store["count"], store["dimension"])
         names = {str(document.id) for document in documents}
         if vectors.shape != shape or vectors.dtype != np.float32 or len(names) != shape[0]:
@@ -420,6 +430,20 @@ def _read_store(folder: Path) -> dict[str, Any]:
         if not isinstance(value, kind) or unknown or (file and Path(str(value)).name != value):
             raise StoreError(_damaged(folder, f"{STORE_FILE} has {name}: {value!r:.60}"))
     return store
+
+
+def _read_files(folder: Path, store: dict[str, Any]) -> tuple[Any, list[Document]]:
+    try:
+        with np.load(folder / store["vectors"], allow_pickle=False) as file:
+            vectors = file["vectors"]
+        with (folder / store["documents"]).open(encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        return vectors, [
+            Document(id=row["id"], page_content=row["text"], metadata=row["metadata"])
+            for row in rows
+        ]
+    except Exception as error:  # there are many: BadZipFile, RecursionError, MemoryError
+        raise StoreError(_damaged(folder, f"{type(error).__name__}: {error}")) from error
 
 
 def _damaged(folder: Path, what: str) -> str:

@@ -51,6 +51,12 @@ class FallbackRetriever(BaseRetriever):
 
     An answer without documents is an answer: nothing found is not the same as nobody to ask.
 
+    A `CachedRetriever` around this one keeps the answer of a stand-in for its whole `ttl`, also
+    when the preferred source is back. Put a cache around each source instead.
+
+    Log, trace and notes repeat the error of a source as it is. What must not be read there, such as
+    a password in an address, the source has to leave out.
+
     Method: Nygard, "Release It! Design and Deploy Production-Ready Software", 2nd edition, 2018.
 
     Args:

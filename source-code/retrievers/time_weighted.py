@@ -56,7 +56,8 @@ class TimeWeightedRetriever(BaseRetriever):
     Args:
         base_retriever: Finds the candidates and scores them; give it several times as many as
             `top_n`, since a recent document that it does not find is not seen.
-        half_life: The age at which half of the recency is gone, such as `timedelta(days=30)`.
+        half_life: The age at which half of the recency is gone, such as `timedelta(days=30)`; not
+            a number, which pydantic would take for seconds.
         recency_weight: From 0 (the first stage alone) to 1 (the newest first).
         date_key: Metadata key of the date: text in ISO 8601, or seconds since 1970. Without a time
             zone it is in UTC; a day begins at midnight.
@@ -77,6 +78,16 @@ class TimeWeightedRetriever(BaseRetriever):
     date_key: str = "date"
     top_n: int = Field(default=4, ge=1)
     clock: Callable[[], datetime] = now
+
+    @field_validator("half_life", mode="before")
+    @classmethod
+    def _refuse_number(cls, half_life: object) -> object:
+        if isinstance(half_life, int | float):
+            raise ValueError(
+                f"half_life must say its unit, got {half_life}. Give timedelta(days={half_life}), "
+                "from the module datetime."
+            )
+        return half_life
 
     @field_validator("half_life")
     @classmethod
