@@ -15,9 +15,7 @@ documents = [
         "It has long legs. It screeches. It lives in barns.",
     ),
     Document(id="owls#2", page_content="Owls are wise in many tales."),
-    Document(
-        id="cars#1", page_content="Oil the hinges of the barn door."
-    ),
+    Document(id="cars#1", page_content="Oil the hinges of the barn door."),
 ]
 profile = get_profile("embedded")
 embeddings = profile.embeddings()

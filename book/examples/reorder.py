@@ -6,9 +6,7 @@ documents = [
     Document(id="a", page_content="heron heron heron"),
     Document(id="b", page_content="heron heron on a river"),
     Document(id="c", page_content="a heron on a river"),
-    Document(
-        id="d", page_content="a heron that stands on a river bank"
-    ),
+    Document(id="d", page_content="a heron that stands on a river bank"),
 ]
 bm25 = BM25Retriever.from_documents(documents, k=4)
 print("ranked:   ", *(d.id for d in bm25.invoke("heron")))
