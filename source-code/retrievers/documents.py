@@ -19,7 +19,7 @@ from contextvars import Context, copy_context
 from copy import deepcopy
 from functools import lru_cache
 from types import FunctionType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 from uuid import UUID
 
 from langchain_core.callbacks import (
@@ -405,6 +405,28 @@ def refuse_fixed(retriever: BaseRetriever, names: Iterable[str], what: str) -> N
                 f"{name} must not be {what}, because it decides who sees what. Build another "
                 f"{type(retriever).__name__}; it costs nothing, and what it searches is shared."
             )
+
+
+class FixedRetriever(BaseRetriever):
+    """A retriever whose frozen fields decide what a user may see, and stay as they were built.
+
+    Subclasses mark such fields by `Field(frozen=True)`. They can then be changed by no assignment,
+    no copy and no call's `config`. What is not frozen stays configurable.
+    """
+
+    def configurable_fields(self, **kwargs: Any) -> Any:
+        """Make fields configurable per call, but none that is fixed."""
+        refuse_fixed(self, kwargs, "configurable")
+        return super().configurable_fields(**kwargs)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy the retriever; what is fixed stays."""
+        refuse_fixed(self, update or {}, "changed in a copy")
+        return super().model_copy(update=update, deep=deep)
+
+    def copy(self, **options: Any) -> Self:
+        """Do what `model_copy` does; pydantic's old method would let what is fixed be changed."""
+        return self.model_copy(**options)
 
 
 def check_documents(answer: Any, name: str) -> list[Document]:

@@ -27,7 +27,6 @@ from langchain_core.callbacks import (
     CallbackManagerForRetrieverRun,
 )
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -40,7 +39,7 @@ from pydantic import (
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result
 from tenacity.wait import wait_random_exponential
 
-from .documents import check_count, check_query, copied, function_name, refuse_fixed
+from .documents import FixedRetriever, check_count, check_query, copied, function_name
 from .json_mapping import MISSING, JsonMapping, UnfitJson, check_pointer, json_at, mismatch
 
 logger = logging.getLogger(__name__)
@@ -97,7 +96,7 @@ class Paging(BaseModel):
         return self
 
 
-class HttpApiRetriever(BaseRetriever):
+class HttpApiRetriever(FixedRetriever):
     """Ask a search API over HTTP and make documents of its JSON answer.
 
     Nothing that the service does can hold a caller for longer than `deadline`, fill the memory or
@@ -270,14 +269,9 @@ class HttpApiRetriever(BaseRetriever):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy the retriever; the copy has the same address, secrets, connections and limit."""
-        refuse_fixed(self, update or {}, "changed in a copy")
         copy = super().model_copy(update=update, deep=deep)
         copy._connections = self._connections
         return copy
-
-    def copy(self, **options: Any) -> Self:
-        """Do what `model_copy` does; pydantic's old method would let what is fixed be changed."""
-        return self.model_copy(**options)
 
     def close(self) -> None:
         """Close the connections; a later query opens new ones."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -20,6 +20,7 @@ from sqlalchemy import select, type_coerce
 from sqlalchemy.engine import Engine
 
 from .documents import (
+    FixedRetriever,
     add_note,
     ainvoke_child,
     ainvoke_untraced,
@@ -29,7 +30,6 @@ from .documents import (
     invoke_child,
     invoke_untraced,
     merge_by_score,
-    refuse_fixed,
     width_argument,
 )
 from .sql import (
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 Found = list[Document] | Exception
 
 
-class TicketKnowledgeRetriever(BaseRetriever):
+class TicketKnowledgeRetriever(FixedRetriever):
     """Ask a vector store and a search service, and show a user what a database lets them see.
 
     Both sources are asked side by side and widely. What they found belongs together by
@@ -294,23 +294,9 @@ class TicketKnowledgeRetriever(BaseRetriever):
     def _asker(self) -> str:
         return f"{self.get_name()}, which reads {self.table!r} and {self.members_table!r},"
 
-    def configurable_fields(self, **kwargs: Any) -> Any:
-        """Make fields configurable per call, but never whom it answers for."""
-        refuse_fixed(self, kwargs, "configurable")
-        return super().configurable_fields(**kwargs)
-
     def configurable_alternatives(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse: a call could choose an alternative that answers for another user."""
         raise ValueError(
             "A call must not choose who it is for: configurable_alternatives is not for a "
             "TicketKnowledgeRetriever. Give its sources alternatives instead."
         )
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the retriever; whom it answers for stays."""
-        refuse_fixed(self, update or {}, "changed in a copy")
-        return super().model_copy(update=update, deep=deep)
-
-    def copy(self, **options: Any) -> Self:
-        """Do what `model_copy` does; pydantic's old method would let what is fixed be changed."""
-        return self.model_copy(**options)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -21,13 +21,13 @@ from pydantic import ConfigDict, Field
 
 from .documents import (
     POSITION_KEYS,
+    FixedRetriever,
     ainvoke_child,
     check_count,
     check_query,
     copied,
     invoke_child,
     latest_score_name,
-    refuse_fixed,
 )
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ ID_KEY = "parent_id"
 Family = tuple[str | None, list[Document]]
 
 
-class ParentDocumentRetriever(BaseRetriever):
+class ParentDocumentRetriever(FixedRetriever):
     """Search small pieces and return their parents: whole documents, or larger windows of them.
 
     A small piece has one subject, so its vector says clearly what it is about; a model needs the
@@ -80,20 +80,6 @@ class ParentDocumentRetriever(BaseRetriever):
     top_n: int | None = Field(default=None, ge=1)
     on_missing: Literal["raise", "child"] = "raise"
     same: tuple[str, ...] = Field(default=(), frozen=True)
-
-    def configurable_fields(self, **kwargs: Any) -> Any:
-        """Make fields configurable per call, but never `same`, which decides who sees what."""
-        refuse_fixed(self, kwargs, "configurable")
-        return super().configurable_fields(**kwargs)
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the retriever; `same` stays."""
-        refuse_fixed(self, update or {}, "changed in a copy")
-        return super().model_copy(update=update, deep=deep)
-
-    def copy(self, **options: Any) -> Self:
-        """Do what `model_copy` does; pydantic's old method would let what is fixed be changed."""
-        return self.model_copy(**options)
 
     def _get_relevant_documents(
         self,

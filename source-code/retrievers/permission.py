@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Set
 from contextvars import ContextVar
 from typing import Any, NoReturn, Self, cast
 from uuid import uuid4
@@ -23,6 +23,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from .dense import DenseRetriever
 from .documents import (
+    FixedRetriever,
     ainvoke_child,
     ainvoke_untraced,
     check_count,
@@ -33,7 +34,6 @@ from .documents import (
     invoke_child,
     invoke_untraced,
     plain_id,
-    refuse_fixed,
     width_argument,
 )
 
@@ -55,7 +55,7 @@ class _NoGrant(TypeError):
     """What was given or answered is not a collection of ids."""
 
 
-class PermissionFilteredRetriever(BaseRetriever):
+class PermissionFilteredRetriever(FixedRetriever):
     """Return what a source finds and the user may see, fetching wider until `k` are found.
 
     The permission service is asked first, once a query, and its answer holds for that query. If it
@@ -313,26 +313,12 @@ class PermissionFilteredRetriever(BaseRetriever):
         _USED.set({**dict(list(known.items())[-MOST:]), id(self): set()})
         return told
 
-    def configurable_fields(self, **kwargs: Any) -> Any:
-        """Make fields configurable per call, but never the permissions."""
-        refuse_fixed(self, kwargs, "configurable")
-        return super().configurable_fields(**kwargs)
-
     def configurable_alternatives(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse: an alternative could have no filter, and a call could choose it."""
         raise ValueError(
             "A call must not choose who it is for: configurable_alternatives is not for a "
             "PermissionFilteredRetriever. Give its base_retriever alternatives instead."
         )
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the retriever; the permissions stay."""
-        refuse_fixed(self, update or {}, "changed in a copy")
-        return super().model_copy(update=update, deep=deep)
-
-    def copy(self, **options: Any) -> Self:
-        """Do what `model_copy` does; pydantic's old method would let what is fixed be changed."""
-        return self.model_copy(**options)
 
 
 def _grant(ids: Any) -> frozenset[str]:

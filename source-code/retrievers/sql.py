@@ -8,13 +8,13 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
 from datetime import time as time_of_day
 from decimal import Decimal
 from operator import contains
-from typing import Any, Literal, Self
+from typing import Any, Literal
 from uuid import UUID
 
 from langchain_core.callbacks import (
@@ -47,6 +47,7 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 from sqlalchemy.types import Integer, Numeric, String, Text, TypeEngine, Uuid
 
 from .documents import (
+    FixedRetriever,
     ainvoke_child,
     check_count,
     check_query,
@@ -65,7 +66,7 @@ class SqlError(RuntimeError):
     """A database could not be asked; the message says which one, why, and what to check."""
 
 
-class SqlRetriever(BaseRetriever):
+class SqlRetriever(FixedRetriever):
     """Search a table with the full-text index of its own database.
 
     The engine decides how: SQLite has FTS5 and BM25, PostgreSQL `tsvector` and `ts_rank`, MariaDB
@@ -234,12 +235,13 @@ class SqlRetriever(BaseRetriever):
         while True:
             statement = self.statement(query, limit)
             rows: Any = read_rows(self.database, statement, self.timeout, self._asker)
-            self._check_triggers()
             # The usual collations of MariaDB, and NOCASE of SQLite, take "ACME" for "acme".
             own = [r for r in rows if all(map(contains, wanted, r[len(r) - len(wanted) :]))]
             if len(own) >= k or len(rows) < limit:
-                return [self._document(*row) for row in own[:k]]
+                break
             limit *= 4
+        self._check_triggers()
+        return [self._document(*row) for row in own[:k]]
 
     def _check_triggers(self) -> None:
         # Who drops a table and makes it again drops its triggers, but not the old index.
@@ -263,24 +265,10 @@ class SqlRetriever(BaseRetriever):
         document = Document(page_content=str(text or ""), id=str(id), metadata=metadata)
         return write_score(document, "sql_score", values[len(metadata)], "sql")
 
-    def configurable_fields(self, **kwargs: Any) -> Any:
-        """Make fields configurable per call, but never the filter."""
-        refuse_fixed(self, kwargs, "configurable")
-        return super().configurable_fields(**kwargs)
-
     def configurable_alternatives(self, *args: Any, **kwargs: Any) -> Any:
         """Offer alternatives to a call, unless there is a filter: one could be without it."""
         refuse_fixed(self, ["filter"] if self.filter else [], "left to a call's choice")
         return super().configurable_alternatives(*args, **kwargs)
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the retriever; the filter stays."""
-        refuse_fixed(self, update or {}, "changed in a copy")
-        return super().model_copy(update=update, deep=deep)
-
-    def copy(self, **options: Any) -> Self:
-        """Do what `model_copy` does; pydantic's old method would let what is fixed be changed."""
-        return self.model_copy(**options)
 
 
 class SqlMetadataEnricher(BaseRetriever):
@@ -551,7 +539,7 @@ def _engine(address: str | URL) -> Engine:
             "database is not a URL that SQLAlchemy understands. It must look like "
             "postgresql+psycopg://user:password@host:5432/name; write @ : / in a password as "
             "%40 %3A %2F. For a SQLite file it is sqlite:///desk.db, with three slashes, or "
-            "sqlite:////home/me/desk.db."
+            "sqlite:////srv/desk.db."
         ) from None
 
 

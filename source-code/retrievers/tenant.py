@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 from langchain_core.callbacks import (
@@ -10,19 +10,18 @@ from langchain_core.callbacks import (
     CallbackManagerForRetrieverRun,
 )
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import VectorStore
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from .dense import DenseRetriever, Hits
 from .documents import (
+    FixedRetriever,
     ainvoke_child,
     check_count,
     check_query,
     filter_function,
     invoke_child,
     plain_id,
-    refuse_fixed,
 )
 
 MISSING = frozenset({"None", "NaN", "nan", "null", "undefined"})
@@ -34,7 +33,7 @@ class TenantFilterError(RuntimeError):
     """The store returned documents of another tenant, although it was told not to."""
 
 
-class TenantScopedRetriever(BaseRetriever):
+class TenantScopedRetriever(FixedRetriever):
     """Find the nearest documents of one tenant, and never one of another's.
 
     The tenant is set when the retriever is built, from what your login says. The filter goes to
@@ -152,26 +151,12 @@ class TenantScopedRetriever(BaseRetriever):
             )
         return found
 
-    def configurable_fields(self, **kwargs: Any) -> Any:
-        """Make fields configurable per call, but never the tenant."""
-        refuse_fixed(self, kwargs, "configurable")
-        return super().configurable_fields(**kwargs)
-
     def configurable_alternatives(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse: an alternative could be bound to another tenant, and a call could choose it."""
         raise ValueError(
             "A call must not choose between tenants: configurable_alternatives is not for a "
             "TenantScopedRetriever. Build the retriever of this tenant."
         )
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the retriever; the tenant stays."""
-        refuse_fixed(self, update or {}, "changed in a copy")
-        return super().model_copy(update=update, deep=deep)
-
-    def copy(self, **options: Any) -> Self:
-        """Do what `model_copy` does; pydantic's old method would let what is fixed be changed."""
-        return self.model_copy(**options)
 
 
 def _discreet(rule: Any) -> Any:
