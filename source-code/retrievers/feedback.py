@@ -17,7 +17,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 
-from .documents import check_count, check_documents, check_query
+from .documents import ainvoke_child, check_count, check_query, invoke_child
 
 Analyser = Callable[[str], list[str]]
 
@@ -130,19 +130,16 @@ class FeedbackQueryRewriter(Runnable[str, list[str]]):
     ) -> list[str]:
         if not check_query(question).strip():
             return []
-        child: RunnableConfig = {"callbacks": run_manager.get_child("feedback")}
-        answer = self.retriever.invoke(question, child, **kwargs)
-        return self._expand(question, check_documents(answer, self.retriever.get_name()))
+        found = invoke_child(self.retriever, question, run_manager, "feedback", **kwargs)
+        return self._expand(question, found)
 
     async def _arewrite(
         self, question: str, run_manager: AsyncCallbackManagerForChainRun, **kwargs: Any
     ) -> list[str]:
         if not check_query(question).strip():
             return []
-        child: RunnableConfig = {"callbacks": run_manager.get_child("feedback")}
-        answer = await self.retriever.ainvoke(question, child, **kwargs)
-        documents = check_documents(answer, self.retriever.get_name())
-        return await run_in_executor(None, self._expand, question, documents)
+        found = await ainvoke_child(self.retriever, question, run_manager, "feedback", **kwargs)
+        return await run_in_executor(None, self._expand, question, found)
 
     def _expand(self, question: str, documents: Sequence[Document]) -> list[str]:
         asked = {fold(word) for word in self.preprocess_func(question)}

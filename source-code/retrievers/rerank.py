@@ -22,6 +22,7 @@ from .documents import (
     check_scores,
     invoke_child,
     latest_score,
+    min_max,
     scored_copy,
 )
 
@@ -99,7 +100,7 @@ class RerankRetriever(BaseRetriever):
         weight = self.first_stage_weight
         if weight > 0:
             first = _first_stage_scores(candidates, self.base_retriever.get_name())
-            both = zip(_min_max(scores), _min_max(first))
+            both = zip(min_max(scores), min_max(first))
             scores = [(1 - weight) * model + weight * earlier for model, earlier in both]
         order = sorted(range(len(candidates)), key=lambda number: -scores[number])[:top_n]
         return [scored_copy(candidates[n], "rerank_score", scores[n]) for n in order]
@@ -119,13 +120,3 @@ def _first_stage_scores(candidates: Sequence[Document], retriever: str) -> list[
                 "Use a retriever that writes its score, or set first_stage_weight=0."
             )
     return [score for score in scores if score is not None]
-
-
-def _min_max(scores: Sequence[float]) -> list[float]:
-    # On Cranfield and XQuAD z-scores blend no better, and these keep to a range one can read.
-    low, high = min(scores), max(scores)
-    if high == low:  # they say nothing about the order; the other stage then decides alone
-        return [1.0] * len(scores)
-    if math.isinf(high - low):  # as of 1e308 and -1e308
-        return _min_max([score / 2 for score in scores])
-    return [(score - low) / (high - low) for score in scores]

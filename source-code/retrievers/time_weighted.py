@@ -21,6 +21,7 @@ from .documents import (
     document_key,
     invoke_child,
     latest_score,
+    min_max,
     scored_copy,
     write_score,
 )
@@ -130,7 +131,7 @@ class TimeWeightedRetriever(BaseRetriever):
             return []
         moment, weight = _in_utc(self.clock()), self.recency_weight
         recencies = [self._recency(candidate, moment) for candidate in candidates]
-        relevances = _min_max(_scores(candidates, self.base_retriever.get_name()))
+        relevances = min_max(_scores(candidates, self.base_retriever.get_name()))
         both = zip(recencies, relevances)
         scores = [weight * recency + (1 - weight) * relevance for recency, relevance in both]
         order = sorted(range(len(scores)), key=lambda number: -scores[number])[:top_n]
@@ -206,12 +207,3 @@ def _scores(candidates: Sequence[Document], retriever: str) -> list[float]:
             )
         scores.append(score)
     return scores
-
-
-def _min_max(scores: Sequence[float]) -> list[float]:
-    low, high = min(scores), max(scores)
-    if high == low:  # they say nothing about the order; the dates then decide alone
-        return [1.0] * len(scores)
-    if math.isinf(high - low):  # as of 1e308 and -1e308
-        return _min_max([score / 2 for score in scores])
-    return [(score - low) / (high - low) for score in scores]
