@@ -1,0 +1,28 @@
+"""Retrievers described as data: a tool is a JSON document, run over a graph database.
+
+Importing this package is cheap: a class and what it needs are imported when first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "RetrieverTool": "tool",
+    "ToolError": "tool",
+    "parse_tool": "tool",
+    "tool_schema": "tool",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,101 @@
+"""What came of running a tool, and of a request that runs several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.documents import Document
+
+
+@dataclass(frozen=True)
+class PartitionRouting:
+    """Which partitions a tool searched, and who chose them.
+
+    Args:
+        mode: `manual` (the request), `tool_config` (the tool), `auto`, `auto_no_match`,
+            `auto_failed`, `tool_config_disabled` or `not_requested`.
+        partition_ids: The partitions; none means that nothing was filtered.
+    """
+
+    mode: str = "not_requested"
+    partition_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What one tool found.
+
+    Args:
+        tool_id: The tool.
+        documents: The distinct chunks (or, for rows without chunks, the rows), best first.
+        starting_nodes: The ids of the nodes that the search found, best first.
+        expanded: Whether the graph query ran; if not, the documents are the starting nodes.
+        notes: What the asker should know: a fallback and why, created indexes.
+        routing: The partitions searched.
+    """
+
+    tool_id: str
+    documents: list[Document]
+    starting_nodes: list[str] = field(default_factory=list)
+    expanded: bool = False
+    notes: list[str] = field(default_factory=list)
+    routing: PartitionRouting = PartitionRouting()
+
+
+@dataclass(frozen=True)
+class ToolFailure:
+    """Why one tool found nothing, while others went on.
+
+    Args:
+        tool_id: The tool.
+        code: `unknown_tool`, `invalid_tool`, `missing_indexes`, `store_error`, `timeout`,
+            `internal`.
+        message: What was wrong and what to do.
+    """
+
+    tool_id: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Citation:
+    """What a mark `[CITE:n]` stands for.
+
+    Args:
+        number: The n.
+        source: Where a reader finds it: the chunk's `citable_url`, else `source`, else its id.
+        document_id: The id of the chunk or row.
+        tool_ids: The tools that found it.
+        text: Its text.
+    """
+
+    number: int
+    source: str
+    document_id: str
+    tool_ids: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Response:
+    """The answer to a request, and where each part of it is from.
+
+    Args:
+        result: The chat model's answer.
+        citations: The citations by number; none of the tools that leave them out.
+        tools: What each tool found, or why it failed, in the order of the request.
+        context: What the chat model read.
+        run_id: Names this run in the log.
+    """
+
+    result: str
+    citations: dict[int, Citation]
+    tools: list[ToolResult | ToolFailure]
+    context: str
+    run_id: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the JSON that the service answers with."""
+        raise NotImplementedError
