@@ -9,7 +9,10 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "FolderLibrary": "library",
+    "LibraryError": "library",
     "RetrieverTool": "tool",
+    "StoreLibrary": "library",
     "ToolError": "tool",
     "parse_tool": "tool",
     "tool_schema": "tool",
