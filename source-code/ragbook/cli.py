@@ -1,31 +1,47 @@
-"""The `rag` command: ask, compare, explain, evaluate, tune, passages, copy, doctor.
+"""The `rag` command: ask, compare, explain, evaluate, tune, passages, copy, doctor, book, tools.
 
 Nothing heavy is imported before a command needs it, so that `rag --help` answers at once.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ragbook import book
+from ragbook import book, tools_cli
+from ragbook.console import (
+    NARROW_TERMINAL,
+    WIDE_TERMINAL,
+    DataOption,
+    Json,
+    ProfileName,
+    ProfileOption,
+    busy,
+    check_question,
+    interruptible,
+    is_ours,
+    named_model_failures,
+    out,
+    path_option,
+    print_json,
+    print_line,
+    show_error,
+    usable_profile,
+)
 from ragbook.terminal import harmless, one_line
 
 if TYPE_CHECKING:
@@ -33,7 +49,6 @@ if TYPE_CHECKING:
 
     from ragbook.collection import Collection
     from ragbook.patterns import Patterns
-    from ragbook.profiles import Profile
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,17 +58,9 @@ app = typer.Typer(
     help="Ask questions of a folder of text, compare retrieval patterns, copy retrievers.",
 )
 app.add_typer(book.app, name="book")
+app.add_typer(tools_cli.app, name="tools")
 REPEATS = 5
 """How often `compare` repeats a search to time it."""
-
-NARROW_TERMINAL = 70
-"""Columns below which the table of passages shows the last score only."""
-
-WIDE_TERMINAL = 110
-"""Columns from which the table of passages also shows how each begins."""
-
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
 
 
 def _version(wanted: bool) -> None:
@@ -72,29 +79,6 @@ def _options(
     pass
 
 
-P = ParamSpec("P")
-
-
-def _interruptible(command: Callable[P, None]) -> Callable[P, None]:
-    """Let Ctrl-C end a long command with a word on what is kept, and exit code 130."""
-
-    @functools.wraps(command)
-    def run(*arguments: P.args, **options: P.kwargs) -> None:
-        try:
-            command(*arguments, **options)
-        except KeyboardInterrupt:
-            err.print("Interrupted. Embeddings made so far are kept; run the same command again.")
-            raise typer.Exit(130) from None
-
-    return run
-
-
-def _path(text: str) -> Path:
-    if not text.strip():  # as from a shell's variable that is not set; Path would take it for "."
-        raise typer.BadParameter("The name is empty. Name a file or folder, or leave this out.")
-    return Path(text)
-
-
 class PatternName(StrEnum):
     """The five patterns, for the command line; `ragbook.patterns` builds them."""
 
@@ -105,43 +89,24 @@ class PatternName(StrEnum):
     stacked = "stacked"
 
 
-class ProfileName(StrEnum):
-    """The three profiles, for the command line; `ragbook.profiles` loads them."""
-
-    embedded = "embedded"
-    llamacpp = "llamacpp"
-    ollama = "ollama"
-
-
-ProfileOption = Annotated[
-    ProfileName | None,
-    typer.Option(envvar="RAG_PROFILE", help="Which models run. Default: embedded."),
-]
-DataOption = Annotated[
-    Path | None,
-    typer.Option(
-        parser=_path,
-        metavar="FOLDER",
-        help="A folder of .txt and .md files. Default: the book's own data/.",
-    ),
-]
 SettingsOption = Annotated[
     Path | None,
-    typer.Option(parser=_path, metavar="FILE", help="A settings file, as rag tune writes it."),
+    typer.Option(
+        parser=path_option, metavar="FILE", help="A settings file, as rag tune writes it."
+    ),
 ]
 QuestionsOption = Annotated[
     Path | None,
     typer.Option(
-        parser=_path,
+        parser=path_option,
         metavar="FILE",
         help="Labelled questions about --data, or without it about the book's own data/.",
     ),
 ]
 BeirOption = Annotated[
-    Path | None, typer.Option(parser=_path, metavar="FOLDER", help="A folder in BEIR format.")
+    Path | None, typer.Option(parser=path_option, metavar="FOLDER", help="A folder in BEIR format.")
 ]
 TopN = Annotated[int, typer.Option(min=1, help="How many passages the answer may use.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @app.command()
@@ -160,9 +125,9 @@ def ask(
     one question a line from a pipe.
     """
     if question is not None:
-        _check_question(question)
+        check_question(question)
     patterns = _index(data, profile, settings)
-    with _busy("Loading the models"):
+    with busy("Loading the models"):
         retriever = patterns.retriever(_pattern(pattern), top_n)
         chat_model = patterns.profile.chat_model()
 
@@ -171,11 +136,11 @@ def ask(
 
         from ragbook.chains import PROMPT, format_context, parse_context
 
-        with _busy("Searching"):
+        with busy("Searching"):
             documents = retriever.invoke(text)
         context = format_context(documents)
         used = documents[: len(parse_context(context))]  # the rest did not fit
-        pieces = _named_failures(
+        pieces = named_model_failures(
             (PROMPT | chat_model | StrOutputParser()).stream({"context": context, "question": text})
         )
         if as_json:
@@ -187,7 +152,7 @@ def ask(
                 "sources": [_as_dict(document) for document in used],
             }
             # Several answers are JSON lines: one object a line.
-            _print_json(record, indent=2 if question is not None else None)
+            print_json(record, indent=2 if question is not None else None)
             return
         if question is None and not sys.stdin.isatty():
             out.print(f"Question: {one_line(text)}", markup=False, soft_wrap=True)
@@ -202,9 +167,9 @@ def ask(
     failed = False
     for text in _questions():
         try:
-            _check_question(text)
+            check_question(text)
         except typer.BadParameter as error:
-            err.print(f"Error: {harmless(str(error))}", style="red", markup=False, soft_wrap=True)
+            show_error(error)
             failed = True
         else:
             answer(text)
@@ -224,12 +189,12 @@ def compare(
 
     Times are the median of a few repeats, with models loaded and caches warm.
     """
-    _check_question(question)
+    check_question(question)
     from ragbook.patterns import PATTERNS
 
     patterns = _index(data, profile)
     results: dict[str, tuple[float, list[Document]]] = {}
-    with _busy("Comparing the patterns"):
+    with busy("Comparing the patterns"):
         for name in PATTERNS:
             retriever = patterns.retriever(name, top_n)
             documents = retriever.invoke(question)  # loads models and fills caches, untimed
@@ -240,7 +205,7 @@ def compare(
                 times.append(1000 * (time.perf_counter() - start))
             results[name] = (statistics.median(times), documents)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "question": question,
                 "profile": patterns.profile.name,
@@ -258,7 +223,7 @@ def compare(
 
 
 @app.command()
-@_interruptible
+@interruptible
 def evaluate(
     data: DataOption = None,
     questions: QuestionsOption = None,
@@ -278,7 +243,7 @@ def evaluate(
         Path | None,
         typer.Option(
             *("--json",),
-            parser=_path,
+            parser=path_option,
             metavar="FILE",
             help="Also write all figures to this file.",
         ),
@@ -286,7 +251,7 @@ def evaluate(
     save_runs: Annotated[
         Path | None,
         typer.Option(
-            parser=_path,
+            parser=path_option,
             metavar="FOLDER",
             help="Also write each run to this folder, in TREC format.",
         ),
@@ -294,7 +259,7 @@ def evaluate(
     plots: Annotated[
         Path | None,
         typer.Option(
-            parser=_path,
+            parser=path_option,
             metavar="FOLDER",
             help="Also draw quality.svg and frontier.svg into this folder.",
         ),
@@ -324,7 +289,7 @@ def evaluate(
         _check_writable([*run_files.values()])
     outputs = [json_file, *drawings, *run_files.values()]
     _spare_inputs(outputs, data, questions, beir, ir_dataset)
-    with _busy("Starting"):
+    with busy("Starting"):
         from ragbook.evaluation import check_run_ids, summary, worst_questions, write_run
 
         if save_runs is not None:
@@ -332,7 +297,7 @@ def evaluate(
         from ragbook import lab
         from ragbook.files import named_failures, write_whole
 
-        usable = _usable_profile(profile)
+        usable = usable_profile(profile)
     results = lab.evaluate(collection, usable, chosen, depth, progress=True)
     figures = {
         "command": shlex.join(["uv", "run", "rag", *sys.argv[1:]]),
@@ -388,9 +353,9 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, one a run.")] = False,
 ) -> None:
     """Show one retrieval as a tree: every stage, its time, and why a passage moved."""
-    _check_question(question)
+    check_question(question)
     patterns = _index(data, profile, settings)
-    with _busy("Searching"):
+    with busy("Searching"):
         from ragbook.explain import explain, json_lines, tree
 
         retriever = patterns.retriever(_pattern(pattern), top_n)
@@ -398,7 +363,7 @@ def explain(
         explanation = explain(retriever, question)
     if as_json:
         for line in json_lines(explanation):
-            _print_line(line)
+            print_line(line)
     else:
         out.print(tree(explanation, top_n))
     if explanation.error is not None:
@@ -406,7 +371,7 @@ def explain(
 
 
 @app.command()
-@_interruptible
+@interruptible
 def tune(
     data: DataOption = None,
     questions: QuestionsOption = None,
@@ -420,7 +385,9 @@ def tune(
     output: Annotated[
         Path | None,
         typer.Option(
-            parser=_path, metavar="FILE", help="Write the settings found, for rag ask --settings."
+            parser=path_option,
+            metavar="FILE",
+            help="Write the settings found, for rag ask --settings.",
         ),
     ] = None,
     as_json: Json = False,
@@ -429,15 +396,15 @@ def tune(
     _check_writable([output])
     collection = _collection(data, questions, beir, ir_dataset)
     _spare_inputs([output], data, questions, beir, ir_dataset)
-    with _busy("Starting"):
+    with busy("Starting"):
         from ragbook import lab, tuning
         from ragbook.settings import write_settings
 
-        usable = _usable_profile(profile)
+        usable = usable_profile(profile)
     indexed = lab.index(collection, usable, progress=True)
     report = tuning.tune(collection, indexed, _pattern(pattern), seed, progress=True)
     if as_json:
-        _print_json(report.as_dict())
+        print_json(report.as_dict())
     else:
         out.print(report.table())
     if output is not None:
@@ -451,7 +418,7 @@ def passages(data: DataOption = None, as_json: Json = False) -> None:
 
     found = load_passages(data or default_data_folder())
     if as_json:
-        _print_json([{"id": passage.id, "text": passage.page_content} for passage in found])
+        print_json([{"id": passage.id, "text": passage.page_content} for passage in found])
         return
     ids = [one_line(str(passage.id)) for passage in found]
     width = max(map(len, ids))
@@ -459,7 +426,7 @@ def passages(data: DataOption = None, as_json: Json = False) -> None:
     for name, passage in zip(ids, found):
         text = one_line(passage.page_content)
         shown = text if len(text) <= room else f"{text[:room].rstrip()}…"
-        _print_line(f"{name:<{width}}  {shown}")
+        print_line(f"{name:<{width}}  {shown}")
 
 
 @app.command()
@@ -478,7 +445,7 @@ def copy(
     if list_them:
         files = retriever_files().values()
         if as_json:
-            _print_json(
+            print_json(
                 [
                     {
                         "name": file.name,
@@ -502,7 +469,7 @@ def copy(
         raise typer.BadParameter("Say what to copy and where, as in: rag copy bm25 --to src/app")
     report = copy_retrievers(names, Path(to), force)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "written": [path.as_posix() for path in report.written],
                 "unchanged": [path.as_posix() for path in report.unchanged],
@@ -513,15 +480,15 @@ def copy(
         )
         return
     for path in report.written:
-        _print_line(f"wrote      {path.as_posix()}")
+        print_line(f"wrote      {path.as_posix()}")
     for path in report.unchanged:
-        _print_line(f"unchanged  {path.as_posix()}")
-    _print_line(f"\nThey need:\n\n    {report.uv_add}\n")
+        print_line(f"unchanged  {path.as_posix()}")
+    print_line(f"\nThey need:\n\n    {report.uv_add}\n")
     if report.imports:
-        _print_line("Import from them:\n")
+        print_line("Import from them:\n")
         for line in report.imports:
-            _print_line(f"    {line}")
-        _print_line("")
+            print_line(f"    {line}")
+        print_line("")
 
 
 @app.command()
@@ -534,13 +501,13 @@ def doctor(profile: ProfileOption = None, as_json: Json = False) -> None:
 
     report = examine(profile.value if profile else None)
     if as_json:
-        _print_json(report.as_dict())
+        print_json(report.as_dict())
     else:
         out.print(report.packages_table())
         for name in report.checks:
             out.print(report.profile_table(name))
             for fix in report.fixes(name):
-                _print_line(f"    {fix}")
+                print_line(f"    {fix}")
         out.print(report.verdict(), markup=False)
     raise typer.Exit(0 if report.ok else 1)
 
@@ -563,40 +530,12 @@ def main() -> None:
                 vars(error)["message"] = message
             error.show()
             code = error.exit_code
-        elif type(error).__module__.startswith("ragbook."):
-            err.print(f"Error: {harmless(str(error))}", style="red", markup=False, soft_wrap=True)
+        elif is_ours(error):
+            show_error(error)
             code = 1
         else:
             raise
     sys.exit(code)
-
-
-class AnswerError(RuntimeError):
-    """The model that answers failed on the way; the message says how."""
-
-
-def _named_failures(pieces: Iterator[str]) -> Iterator[str]:
-    """Pass on the pieces of an answer; a server or model that fails is one clear error."""
-    try:
-        yield from pieces
-    except Exception as error:
-        if type(error).__module__.startswith("ragbook."):
-            raise
-        raise AnswerError(
-            f"The model could not answer ({type(error).__name__}: {error}). "
-            "Run rag doctor to see what is missing."
-        ) from error
-
-
-def _check_question(question: str) -> None:
-    if not question.strip():
-        raise typer.BadParameter("The question is blank.")
-    try:
-        question.encode()
-    except UnicodeEncodeError:
-        raise typer.BadParameter(
-            f"The question {question!a} holds bytes that are not valid text. Send it as UTF-8."
-        ) from None
 
 
 def _collection(
@@ -628,22 +567,10 @@ def _index(
     # What can be wrong is looked at before the slow imports.
     passages = load_passages(data or default_data_folder())
     chosen = read_settings(settings) if settings else Settings()
-    with _busy("Starting"):
+    with busy("Starting"):
         from ragbook.patterns import Patterns
 
-        return Patterns(passages, _usable_profile(profile), settings=chosen)
-
-
-def _usable_profile(name: ProfileName | None) -> Profile:
-    from ragbook.profiles import MissingPartError, get_profile
-
-    profile = get_profile(name.value if name else None)
-    if missing := [check.name for check in profile.checks() if not check.ok]:
-        raise MissingPartError(
-            f"The {profile.name} profile lacks: {', '.join(missing)}. For the commands that "
-            f"mend it, run: rag doctor --profile {profile.name}"
-        )
-    return profile
+        return Patterns(passages, usable_profile(profile), settings=chosen)
 
 
 def _check_writable(files: Sequence[Path | None], folders: Sequence[Path | None] = ()) -> None:
@@ -712,12 +639,6 @@ def _questions() -> Iterator[str]:
         yield text
 
 
-@contextmanager
-def _busy(message: str) -> Iterator[None]:
-    with err.status(message) if err.is_terminal else nullcontext():
-        yield
-
-
 def _scores(document: Document) -> dict[str, float]:
     return {
         name.removesuffix("_score"): value
@@ -782,11 +703,3 @@ def _comparison_table(results: dict[str, tuple[float, list[Document]]], top_n: i
     table.add_section()
     table.add_row("ms", *(f"{milliseconds:.1f}" for milliseconds, _ in results.values()))
     return table
-
-
-def _print_json(value: Any, indent: int | None = 2) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=indent), flush=True)
-
-
-def _print_line(text: str) -> None:
-    print(text, flush=True)
