@@ -9,6 +9,10 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "Choice": "tool_choice",
+    "ToolChooser": "tool_choice",
+    "choose_tools": "tool_choice",
+    "choose_tools_by_model": "tool_choice",
     "FolderLibrary": "library",
     "LibraryError": "library",
     "RetrieverTool": "tool",

@@ -79,6 +79,31 @@ class Citation:
 
 
 @dataclass(frozen=True)
+class Step:
+    """What one step of a deep search did.
+
+    Args:
+        round: The round it belongs to, from 1.
+        question: What was searched for.
+        tool_ids: The tools that were run, best first; none if no tool fits or none was run.
+        chosen_by: Who chose the tools: `request` (there was one only), `embeddings` or `model`.
+        scores: For each tool the estimated probability that it fits; None where there is none.
+        found: How many documents came that no earlier step had found.
+        answered: Whether the search stopped here, as the context answers the question.
+        notes: What the asker should know: why nothing was run, what failed, who fell back.
+    """
+
+    round: int
+    question: str
+    tool_ids: tuple[str, ...] = ()
+    chosen_by: str = "embeddings"
+    scores: tuple[float | None, ...] = ()
+    found: int = 0
+    answered: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Response:
     """The answer to a request, and where each part of it is from.
 
@@ -88,6 +113,7 @@ class Response:
         tools: What each tool found, or why it failed, in the order of the request.
         context: What the chat model read.
         run_id: Names this run in the log.
+        steps: What a deep search did, in order; none of any other request.
     """
 
     result: str
@@ -95,6 +121,7 @@ class Response:
     tools: list[ToolResult | ToolFailure]
     context: str
     run_id: str
+    steps: list[Step] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as the JSON that the service answers with."""
