@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import threading
@@ -199,7 +200,8 @@ class FolderLibrary(Library):
         """Return what a file holds (as far as it could be read), and what is wrong with it."""
         value: Any = None
         try:
-            if not path.resolve().is_relative_to(self.folder.resolve()):
+            target = Path(os.path.realpath(path))  # Path.resolve raises on links in a circle
+            if not target.is_relative_to(os.path.realpath(self.folder)):
                 raise _fault(
                     path.name, "it is a link to a file outside the folder. Copy that file here."
                 )
@@ -283,7 +285,9 @@ def parse_json(data: bytes, source: str) -> Any:
         raise _fault(source, f"it has {len(data):,} bytes; a tool has at most {MAX_BYTES:,}.")
     try:
         text = data.decode("utf-8-sig")
-        return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
+        return json.loads(
+            text, object_pairs_hook=_distinct, parse_constant=_no_constant, parse_float=_finite
+        )
     except UnicodeDecodeError as error:
         raise _fault(
             source, f"byte {error.start} is not UTF-8. Save the file as UTF-8 in an editor."
@@ -408,6 +412,13 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the name {twice!r} stands twice in one object")
     return result
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is too large")
+    return number
 
 
 def _no_constant(name: str) -> Any:
