@@ -33,6 +33,7 @@ class ToolResult:
         expanded: Whether the graph query ran; if not, the documents are the starting nodes.
         notes: What the asker should know: a fallback and why, created indexes.
         routing: The partitions searched.
+        milliseconds: How long it took.
     """
 
     tool_id: str
@@ -41,6 +42,7 @@ class ToolResult:
     expanded: bool = False
     notes: list[str] = field(default_factory=list)
     routing: PartitionRouting = PartitionRouting()
+    milliseconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,13 @@ class ToolFailure:
         code: `unknown_tool`, `invalid_tool`, `missing_indexes`, `store_error`, `timeout`,
             `internal`.
         message: What was wrong and what to do.
+        milliseconds: How long it took.
     """
 
     tool_id: str
     code: str
     message: str
+    milliseconds: float = 0.0
 
 
 @dataclass(frozen=True)
