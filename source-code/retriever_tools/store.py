@@ -40,6 +40,10 @@ class FieldError(StoreError):
     """A field cannot be searched: it is missing, holds no vectors, or vectors of another length."""
 
 
+class QueryRefusedError(StoreError):
+    """A graph query is not one reading statement, or would write; nothing of it was run."""
+
+
 class GraphStore(Protocol):
     """A graph database that tools run over. Every method may be called from several threads.
 
@@ -95,7 +99,8 @@ class GraphStore(Protocol):
         """Run a reading query and return its rows as JSON values, vectors left out.
 
         Raises:
-            StoreError: If it would write, fails, or takes longer than the store's time limit.
+            QueryRefusedError: If it would write.
+            StoreError: If it fails, or takes longer than the store's time limit.
         """
         ...
 
