@@ -14,6 +14,8 @@ _HOME = {
     "choose_tools": "tool_choice",
     "choose_tools_by_model": "tool_choice",
     "FolderLibrary": "library",
+    "GraphWriter": "graph_writer",
+    "LadybugStore": "ladybug_store",
     "LibraryError": "library",
     "RetrieverTool": "tool",
     "StoreLibrary": "library",

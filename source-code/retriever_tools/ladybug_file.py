@@ -1,0 +1,321 @@
+"""A ladybug database file, opened for reading: shared by threads, followed when it is replaced."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .store import StoreError
+
+if TYPE_CHECKING:
+    import ladybug
+
+Stamp = tuple[tuple[int, int], ...]
+"""Size and time of change of a database's files: what tells one state of it from the next."""
+
+# The defaults are four fifths of the machine's memory and 8 TiB of addresses a database, of which
+# a process has room for sixteen.
+_POOL_BYTES, _FILE_BYTES = 2**28, 2**38
+_GRACE_SECONDS = 0.5
+_OPENING_TRIES = 20
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+
+def quoted(name: str) -> str:
+    """Return a name as it may stand in a Cypher text; values never do, they are parameters.
+
+    Raises:
+        StoreError: If it is not an identifier: a letter or _, then letters, digits and _.
+    """
+    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
+        raise StoreError(
+            f"{str(name)[:100]!r} cannot be the name of a collection or field: "
+            "use letters, digits and _, beginning with a letter."
+        )
+    return f"`{name}`"
+
+
+def stamp(path: Path) -> Stamp:
+    """Return the state that a database file is in, from its size and its time of change.
+
+    Raises:
+        StoreError: If there is no such file.
+    """
+    # Not by reading it: closing a file drops every lock that the process holds on it.
+    found = []
+    for file in (path, wal(path)):
+        try:
+            state = file.stat()
+            found.append((state.st_size, state.st_mtime_ns))
+        except FileNotFoundError:
+            if file == path:
+                raise StoreError(
+                    f"There is no graph at {path.name}. `rag tools build` makes one."
+                ) from None
+        except OSError as error:
+            raise StoreError(f"{path.name} cannot be read: {error.strerror}.") from None
+    return tuple(found)
+
+
+def wal(path: Path) -> Path:
+    """Return the file that holds what a writer of a database has not yet put into the main one."""
+    return path.with_name(f"{path.name}.wal")
+
+
+def open_file(path: Path, *, read_only: bool) -> ladybug.Database:
+    """Open a database file; to write, nobody else may have it open for writing.
+
+    Raises:
+        StoreError: If it is not there, damaged, not a ladybug file, of another version, or locked.
+    """
+    import ladybug
+
+    if read_only and path.is_file() and path.stat().st_size == 0:
+        raise StoreError(f"{path.name} is empty, not a ladybug database. Build it again.")
+    try:
+        return ladybug.Database(
+            str(path), read_only=read_only, buffer_pool_size=_POOL_BYTES, max_db_size=_FILE_BYTES
+        )
+    except Exception as error:  # the engine raises RuntimeError, and what its bindings raise
+        raise _opening_error(path, str(error)) from None
+
+
+def _opening_error(path: Path, text: str) -> StoreError:
+    name = path.name
+    if held := re.search(r"set lock on file.*?(?:by (PID \d+))?\)", text):
+        by = f" ({held[1]})" if held[1] else ""
+        return StoreError(f"Another process{by} has {name} open for writing. Try again later.")
+    if versions := re.search(r"file version: (\d+).*version: (\d+)", text):
+        return StoreError(
+            f"{name} has ladybug's storage version {versions[1]}; the ladybug installed here reads "
+            f"version {versions[2]}. Build the graph again, or install the other ladybug."
+        )
+    if "not a valid" in text:
+        return StoreError(f"{name} is not a ladybug database. Choose another file.")
+    if "cannot be a directory" in text:
+        return StoreError(f"{name} is a folder, not a ladybug database. Give the file.")
+    return StoreError(f"{name} cannot be opened, perhaps it is damaged: {plain_error(text, path)}")
+
+
+def plain_error(error: object, path: Path) -> str:
+    """Return what the engine says in one sentence, without kinds of exceptions and paths."""
+    text = " ".join(str(error).split()).replace(str(path), path.name)
+    if "cast Python instance" in text or "Python object" in text:
+        return "a parameter has a value that ladybug cannot take."
+    text = re.sub(r"^(?:\w+ exception: )+", "", text)
+    text = re.split(r" expecting \{| See the docs: | \(line: ", text)[0]
+    return text if len(text) <= 300 else f"{text[:300]}…"
+
+
+class LadybugFile:
+    """Runs reading queries on a database file.
+
+    Threads may share it; each query has a connection of its own, which costs 40 µs. When the file
+    is replaced, the next query reads the new one. A forked process opens the file anew.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._closed = False
+        self._lock = threading.Lock()
+        self._opened: _Opened | None = None
+        self.lease_of_now().leave()
+        _FILES.add(self)
+
+    def rows(
+        self, text: str, parameters: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Run a query and return its rows as the engine's own Python values.
+
+        Args:
+            text: The query.
+            parameters: Its parameters by name.
+            timeout: How many seconds it may take; default: any.
+
+        Raises:
+            StoreError: If it fails or takes longer.
+        """
+        opened = self.lease_of_now()
+        try:
+            connection = opened.connect(timeout)
+        except BaseException:
+            opened.leave()
+            raise
+        deadline = None if timeout is None else time.monotonic() + timeout
+
+        def work() -> list[dict[str, Any]]:
+            try:
+                return list(_rows(connection.execute(text, dict(parameters or {})), deadline))
+            finally:
+                connection.close()
+                opened.leave()
+
+        try:
+            return _interruptible(work, connection.interrupt, timeout)
+        except TimeoutError:
+            raise StoreError(f"The query took longer than {timeout:g} seconds.") from None
+        except Exception as error:
+            if "Interrupted" in str(error) and timeout is not None:
+                raise StoreError(f"The query took longer than {timeout:g} seconds.") from None
+            raise StoreError(f"The query failed: {plain_error(error, self.path)}") from None
+
+    @property
+    def stamp(self) -> Stamp:
+        """The state of the file now."""
+        return stamp(self.path)
+
+    def tables(self) -> dict[str, str]:
+        """Return the names of all tables, with NODE or REL."""
+        found = self.rows("CALL show_tables() RETURN name, type")
+        return {row["name"]: row["type"] for row in found}
+
+    def columns(self, table: str) -> dict[str, tuple[str, bool]]:
+        """Return the names of a node table's columns, with type and whether it is the key."""
+        quoted(table)
+        text = f"CALL table_info('{table}') RETURN *"
+        return {row["name"]: (row["type"], bool(row["primary key"])) for row in self.rows(text)}
+
+    def close(self) -> None:
+        """Let go of the file; queries that run keep it until they are done."""
+        with self._lock:
+            self._closed = True
+            opened, self._opened = self._opened, None
+        if opened:
+            opened.retire()
+
+    def lease_of_now(self) -> _Opened:
+        """Return the file, opened in the state it has now; the caller calls `leave` on it."""
+        with self._lock:
+            if self._closed:
+                raise StoreError(f"The store of {self.path.name} is closed. Open it again.")
+            now = stamp(self.path)
+            if self._opened is None or self._opened.stamp != now:
+                fresh = _Opened(_open_patiently(self.path), now)
+                if self._opened:
+                    self._opened.retire()
+                self._opened = fresh
+            self._opened.enter()
+            return self._opened
+
+    def after_fork(self) -> None:
+        """Forget the parent's database: its threads are not in this process, nor its locks."""
+        self._lock = threading.Lock()
+        if self._opened:
+            # Closing it would wait for those threads forever, so it is never taken down.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._opened))
+            self._opened = None
+
+
+class _Opened:
+    """An open database, closed when it is retired and the last query has left."""
+
+    def __init__(self, database: ladybug.Database, stamp: Stamp) -> None:
+        self.database, self.stamp = database, stamp
+        self._users, self._retired, self._lock = 0, False, threading.Lock()
+
+    def connect(self, timeout: float | None) -> ladybug.Connection:
+        import ladybug
+
+        # A second thread for the engine pays only for scans larger than what tools look at.
+        connection = ladybug.Connection(self.database)
+        if timeout is not None:
+            connection.set_query_timeout(max(1, int(timeout * 1000)))
+        return connection
+
+    def enter(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            last = self._retired and not self._users
+        if last:
+            self.database.close()
+
+    def retire(self) -> None:
+        with self._lock:
+            self._retired = True
+            last = not self._users
+        if last:
+            self.database.close()
+
+
+_FILES: weakref.WeakSet[LadybugFile] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for file in list(_FILES):
+        file.after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _open_patiently(path: Path) -> ladybug.Database:
+    # Somebody may be writing: that takes milliseconds.
+    for last in range(_OPENING_TRIES):
+        try:
+            return open_file(path, read_only=True)
+        except StoreError as error:
+            if "checkpointing" not in str(error) or last == _OPENING_TRIES - 1:
+                raise
+            time.sleep(0.05)
+    raise AssertionError("unreachable")
+
+
+def _rows(result: Any, deadline: float | None) -> Iterator[dict[str, Any]]:
+    names = result.get_column_names()
+    while result.has_next():
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError
+        yield dict(zip(names, result.get_next(), strict=True))
+
+
+def _interruptible(
+    work: Callable[[], list[dict[str, Any]]],
+    interrupt: Callable[[], None],
+    timeout: float | None,
+) -> list[dict[str, Any]]:
+    # In a thread, as the engine heeds neither Ctrl-C nor, in some steps, its own time limit.
+    answer: Future[list[dict[str, Any]]] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="ladybug-query", daemon=True).start()
+    try:
+        return answer.result(None if timeout is None else timeout + _GRACE_SECONDS)
+    except BaseException:
+        if not answer.done():
+            interrupt()
+        raise
+
+
+@contextmanager
+def connected(database: ladybug.Database) -> Iterator[ladybug.Connection]:
+    """Open a connection for a block, and close both it and the database after it."""
+    import ladybug
+
+    connection = ladybug.Connection(database)
+    try:
+        yield connection
+    finally:
+        connection.close()
+        database.close()
