@@ -1,0 +1,311 @@
+"""The book's graph database: what is in it, and building it once and finding it again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.embeddings import Embeddings
+
+from ragbook.corpus import CorpusError, default_data_folder, load_passages, text_files
+from ragbook.embedding_cache import cache_folder, cached_embeddings
+from ragbook.knowledge_graph import build_knowledge_graph
+
+if TYPE_CHECKING:
+    from ragbook.profiles import Profile
+    from retriever_tools.ladybug_store import LadybugStore
+
+Progress = Callable[[str], None]
+"""Told in a few words what is being done."""
+
+_RULES = ("entities.py", "entity_words.py", "graph_data.py", "knowledge_graph.py")
+
+
+@dataclass(frozen=True)
+class NodeTable:
+    """A table of nodes.
+
+    Args:
+        name: Such as `Entities`.
+        fields: The type of each field, in the words of Cypher; `id`, a STRING, is the key.
+        rows: The nodes. Vectors are lists of floats.
+        embedded: What stands for each row in the search by meaning; none if it has no vectors.
+    """
+
+    name: str
+    fields: dict[str, str]
+    rows: list[dict[str, Any]]
+    embedded: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class EdgeTable:
+    """A table of relationships.
+
+    Args:
+        name: Such as `MENTIONED_IN`.
+        source: The table of nodes that they go from.
+        target: The table of nodes that they go to.
+        fields: The type of each field.
+        rows: The relationships, with the ids of their ends as `from` and `to`.
+    """
+
+    name: str
+    source: str
+    target: str
+    fields: dict[str, str]
+    rows: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class GraphRows:
+    """Everything that is written into a graph database."""
+
+    nodes: list[NodeTable]
+    edges: list[EdgeTable]
+
+
+def knowledge_rows(folder: Path) -> GraphRows:
+    """Return the rows of the knowledge graph of a folder of text.
+
+    Tables of nodes: `Chunks` (id, content, source, partition_id, which is the source), `Entities`
+    (id, entity_name, kind, aliases, description, mentions), `Communities` (id, title, content,
+    size), each with `embedding`. Relationships: `MENTIONED_IN` (Entities to Chunks), `RELATED_TO`
+    (Entities to Entities, once a pair, so match it in both directions), `IN_COMMUNITY` (Entities to
+    Communities), each with `weight`.
+
+    Raises:
+        CorpusError: If the folder is not there or holds no text.
+    """
+    graph = build_knowledge_graph(load_passages(folder))
+    weight = {"weight": "DOUBLE"}
+    string = "STRING"
+    edges = {
+        ("MENTIONED_IN", "Chunks"): graph.mentioned_in,
+        ("RELATED_TO", "Entities"): graph.related_to,
+        ("IN_COMMUNITY", "Communities"): graph.in_community,
+    }
+    return GraphRows(
+        nodes=[
+            NodeTable(
+                "Chunks",
+                dict.fromkeys(("id", "content", "source", "partition_id"), string),
+                [
+                    {
+                        "id": str(chunk.id),
+                        "content": chunk.page_content,
+                        "source": chunk.metadata["source"],
+                        "partition_id": chunk.metadata["source"],
+                    }
+                    for chunk in graph.chunks
+                ],
+                [chunk.page_content for chunk in graph.chunks],
+            ),
+            NodeTable(
+                "Entities",
+                dict.fromkeys(("id", "entity_name", "kind", "aliases", "description"), string)
+                | {"mentions": "INT64"},
+                [vars(entity) for entity in graph.entities],
+                [entity.embedding_text for entity in graph.entities],
+            ),
+            NodeTable(
+                "Communities",
+                dict.fromkeys(("id", "title", "content"), string) | {"size": "INT64"},
+                [
+                    {name: getattr(c, name) for name in ("id", "title", "content", "size")}
+                    for c in graph.communities
+                ],
+                [community.content for community in graph.communities],
+            ),
+        ],
+        edges=[
+            EdgeTable(
+                name,
+                "Entities",
+                target,
+                weight,
+                [{"from": e.source, "to": e.target, "weight": e.weight} for e in rows],
+            )
+            for (name, target), rows in edges.items()
+        ],
+    )
+
+
+def example_rows(folder: Path | None = None) -> GraphRows:
+    """Return the rows of the book's example database.
+
+    Beside the knowledge graph of the folder's texts (see `knowledge_rows`): `Airports` (id, name,
+    city, island, region, elevation_m, runway_m, opened, content) with `FLIGHT` between them
+    (flight, carrier, distance_km, minutes, weekly), and `Tickets` (id, title, content, product,
+    partition_id, which is the product, team, status, updated, embedding). The airports lie in an
+    archipelago that does not exist.
+
+    Args:
+        folder: The book's `data`; default: where it is.
+    """
+    folder = folder or default_data_folder()
+    rows = knowledge_rows(folder)
+    return GraphRows(
+        nodes=[*rows.nodes, _airports(folder), _tickets(folder)],
+        edges=[*rows.edges, _flights(folder)],
+    )
+
+
+def build_example(
+    store_path: Path, embeddings: Embeddings, progress: Progress | None = None
+) -> None:
+    """Build the book's example database.
+
+    Args:
+        store_path: The database's file; an old one is replaced when the new one is whole.
+        embeddings: Embed chunks, entities, communities and tickets.
+        progress: Told what is being done.
+    """
+    _tell(progress, "Finding entities and their relations")
+    write_graph(store_path, example_rows(), embeddings, progress)
+
+
+def build_from_folder(
+    store_path: Path, folder: Path, embeddings: Embeddings, progress: Progress | None = None
+) -> None:
+    """Build the knowledge graph of your own texts; it has no airports, flights and tickets.
+
+    Raises:
+        CorpusError: If the folder is not there or holds no text.
+    """
+    _tell(progress, "Finding entities and their relations")
+    write_graph(store_path, knowledge_rows(folder), embeddings, progress)
+
+
+def example_store(profile: Profile, progress: Progress | None = None) -> LadybugStore:
+    """Open the book's example database, built first if there is none or its data changed."""
+    return _opened(profile, None, progress)
+
+
+def folder_store(profile: Profile, folder: Path, progress: Progress | None = None) -> LadybugStore:
+    """Open the knowledge graph of a folder of text, built first if there is none of it as it is.
+
+    Raises:
+        CorpusError: If the folder is not there or holds no text.
+    """
+    return _opened(profile, folder, progress)
+
+
+def graph_path(profile: Profile, folder: Path | None = None) -> Path:
+    """Return where the graph of a folder, as its files are now, is kept.
+
+    Its name holds a digest of the data, of the embedding model and of the code that builds it:
+    whatever changes, the graph is built anew, and a graph that is there is never out of date.
+
+    Args:
+        profile: Whose embeddings it has.
+        folder: The folder of text; None: the book's example.
+    """
+    digest = hashlib.sha256(json.dumps(profile.embedding_model).encode())
+    for module in _RULES:
+        digest.update(Path(__file__).with_name(module).read_bytes())
+    root = folder or default_data_folder()
+    files = sorted(text_files(root)) if root.is_dir() else []
+    if folder is None:
+        files += [root / name for name in ("airports.jsonl", "flights.jsonl", "tickets.jsonl")]
+    for file in files:
+        name = file.relative_to(root).as_posix()
+        data = file.read_bytes()
+        digest.update(json.dumps([name, len(data)]).encode() + data)
+    kind = "example" if folder is None else "folder"
+    return cache_folder() / "graphs" / f"{kind}-{digest.hexdigest()[:16]}.lbug"
+
+
+def write_graph(
+    store_path: Path,
+    rows: GraphRows,
+    embeddings: Embeddings,
+    progress: Progress | None = None,
+) -> None:
+    """Embed what is to be embedded, and write rows into a database file, wholly or not at all."""
+    from retriever_tools.graph_writer import GraphWriter
+
+    texts = [text for table in rows.nodes for text in table.embedded or []]
+    _tell(progress, f"Embedding {len(texts)} texts")
+    vectors = iter(embedded := embeddings.embed_documents(texts))
+    vector = {"embedding": f"FLOAT[{len(embedded[0])}]"} if embedded else {}
+    _tell(progress, "Writing the graph")
+    with GraphWriter(store_path) as graph:
+        for table in rows.nodes:
+            if table.embedded is None:
+                graph.nodes(table.name, table.fields, table.rows)
+            else:
+                filled = [row | {"embedding": next(vectors)} for row in table.rows]
+                graph.nodes(table.name, table.fields | vector, filled)
+        for edge in rows.edges:
+            graph.relationships(edge.name, edge.source, edge.target, edge.fields, edge.rows)
+
+
+def _opened(profile: Profile, folder: Path | None, progress: Progress | None) -> LadybugStore:
+    from retriever_tools.ladybug_store import LadybugStore
+
+    path = graph_path(profile, folder)
+    if not path.exists():
+        embeddings = cached_embeddings(profile, progress=progress is not None)
+        if folder is None:
+            build_example(path, embeddings, progress)
+        else:
+            build_from_folder(path, folder, embeddings, progress)
+    return LadybugStore(path)
+
+
+def _airports(folder: Path) -> NodeTable:
+    strings = ("id", "name", "city", "island", "region", "content")
+    numbers = ("elevation_m", "runway_m", "opened")
+    rows = [
+        {name: row[name] for name in (*strings, *numbers)}
+        for row in _lines(folder / "airports.jsonl")
+    ]
+    fields = dict.fromkeys(strings, "STRING") | dict.fromkeys(numbers, "INT64")
+    return NodeTable("Airports", fields, rows)
+
+
+def _flights(folder: Path) -> EdgeTable:
+    strings, numbers = ("flight", "carrier"), ("distance_km", "minutes", "weekly")
+    rows = [
+        {"from": row["origin"], "to": row["destination"]}
+        | {name: row[name] for name in (*strings, *numbers)}
+        for row in _lines(folder / "flights.jsonl")
+    ]
+    fields = dict.fromkeys(strings, "STRING") | dict.fromkeys(numbers, "INT64")
+    return EdgeTable("FLIGHT", "Airports", "Airports", fields, rows)
+
+
+def _tickets(folder: Path) -> NodeTable:
+    names = ("id", "title", "content", "product", "partition_id", "team", "status", "updated")
+    rows = [
+        {
+            "id": row["doc_id"],
+            "content": f"{row['title']}\n{row['text']}",
+            "partition_id": row["product"],
+            **{name: row[name] for name in ("title", "product", "team", "status", "updated")},
+        }
+        for row in _lines(folder / "tickets.jsonl")
+    ]
+    fields = dict.fromkeys(names, "STRING")
+    return NodeTable("Tickets", fields, rows, [str(row["content"]) for row in rows])
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CorpusError(
+            f"The book's example data {path} cannot be read: {error.strerror or error}. "
+            "Run the command in the repository, or name a folder of your own texts."
+        ) from error
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def _tell(progress: Progress | None, text: str) -> None:
+    if progress is not None:
+        progress(text)
