@@ -9,6 +9,14 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "parse_tool_text": "tool",
+    "check_cypher": "templates",
+    "check_aql": "templates",
+    "TemplateError": "templates",
+    "ToolConfig": "tool",
+    "SearchMode": "tool",
+    "CypherConfig": "tool",
+    "AqlConfig": "tool",
     "Choice": "tool_choice",
     "ToolChooser": "tool_choice",
     "choose_tools": "tool_choice",

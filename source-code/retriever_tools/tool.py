@@ -5,11 +5,60 @@ The format follows the public documentation of ArangoDB's GraphRAG "Custom Retri
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import json
+from collections import Counter
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .templates import MAX_TEMPLATE, RESERVED
+from .tool_faults import (
+    Fault,
+    every_value,
+    json_path,
+    known_faults,
+    rule_faults,
+    sort_faults,
+    value_faults,
+)
+
+MAX_DOCUMENT = 1_000_000
+"""The most characters that the text of a tool document may have."""
 
 ToolType = Literal["custom_retriever", "local", "global", "unified"]
+
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
+"""A field's name."""
+
+CollectionName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=128)]
+"""A collection's name; those that begin with `_` are the database's own."""
+
+ToolId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=128)]
+
+BindParams = Annotated[
+    dict[str, Any],
+    Field(
+        max_length=100,
+        json_schema_extra={
+            "propertyNames": {
+                "pattern": r"^[A-Za-z_][A-Za-z0-9_]*$",
+                "maxLength": 128,
+                "not": {"enum": sorted(RESERVED)},
+            },
+            "additionalProperties": {
+                "anyOf": [
+                    {"type": ["string", "number", "boolean", "null"]},
+                    {"type": "array", "items": {"type": "string"}},
+                    {"type": "array", "items": {"type": "number"}},
+                    {"type": "array", "items": {"type": "boolean"}},
+                ]
+            },
+        },
+    ),
+]
+"""Values by name: JSON scalars, or lists of scalars of one type."""
+
+Template = Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE)]
 
 
 class ToolError(ValueError):
@@ -20,8 +69,9 @@ class ToolError(ValueError):
         source: Where the document is from, for the message.
     """
 
-    def __init__(self, faults: list[tuple[str, str]], source: str = "") -> None:
+    def __init__(self, faults: list[Fault], source: str = "") -> None:
         self.faults = faults
+        self.source = source
         lines = "".join(f"\n  {path}: {what}" for path, what in faults)
         super().__init__(f"{source or 'This tool'} is not a valid tool document:{lines}")
 
@@ -37,12 +87,13 @@ class SearchMode(_Part):
         type: `lexical` is BM25 over the words of a field, `semantic` cosine similarity over a field
             of vectors.
         field: The field to search.
-        weight: How much this list counts in reciprocal rank fusion; used only beside another mode.
+        weight: How much this list counts in reciprocal rank fusion, at least 0; used only beside
+            another mode.
     """
 
     type: Literal["lexical", "semantic"]
-    field: str
-    weight: float = 1.0
+    field: Identifier
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
 
 
 class CypherConfig(_Part):
@@ -54,9 +105,11 @@ class CypherConfig(_Part):
         bind_params: The other parameters, with defaults that a request may override.
     """
 
-    template: str
-    relations_collection: str | list[str] | None = None
-    bind_params: dict[str, Any] = Field(default_factory=dict)
+    template: Template
+    relations_collection: (
+        CollectionName | Annotated[list[CollectionName], Field(min_length=1)] | None
+    ) = None
+    bind_params: BindParams = Field(default_factory=dict)
 
 
 class AqlConfig(_Part):
@@ -69,35 +122,81 @@ class AqlConfig(_Part):
         bind_params: The other parameters, with defaults that a request may override.
     """
 
-    template: str
-    relations_collection: str | None = None
-    bind_params: dict[str, Any] = Field(default_factory=dict)
+    template: Template
+    relations_collection: CollectionName | None = None
+    bind_params: BindParams = Field(default_factory=dict)
 
 
 class ToolConfig(_Part):
-    """What a tool searches, and what becomes of what it finds."""
+    """What a tool searches, and what becomes of what it finds.
 
-    collection: str | None = None
-    search_modes: list[SearchMode] = Field(default_factory=list)
-    top_k: int = Field(default=10, ge=1)
+    Args:
+        collection: Where the starting nodes are searched. Built-in tools have their own.
+        search_modes: How they are searched: lexical, semantic or both.
+        top_k: The most starting nodes, from 1 to 1,000.
+        show_citations: Whether what it finds is cited.
+        response_instructions: What the chat model is told about the form of the answer.
+        aql_config: The graph query for ArangoDB.
+        cypher_config: The graph query for the embedded database.
+        auto_create_indexes: Whether missing indexes are created; by default the request says.
+        partition_ids: The only partitions to search.
+        auto_select_partitions: Whether the partitions are chosen by the query.
+        max_partition_limit: The most partitions that are chosen so.
+    """
+
+    collection: CollectionName | None = None
+    search_modes: list[SearchMode] = Field(default_factory=list, max_length=2)
+    top_k: int = Field(default=10, ge=1, le=1000)
     show_citations: bool = True
-    response_instructions: str = ""
+    response_instructions: str = Field(default="", max_length=4000)
     aql_config: AqlConfig | None = None
     cypher_config: CypherConfig | None = None
     auto_create_indexes: bool | None = None
-    partition_ids: list[str] | None = None
+    partition_ids: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=256, pattern=r"\S")]],
+            Field(min_length=1, max_length=1000),
+        ]
+        | None
+    ) = None
     auto_select_partitions: bool | None = None
-    max_partition_limit: int = Field(default=3, ge=1)
+    max_partition_limit: int = Field(default=3, ge=1, le=1000)
 
 
 class RetrieverTool(_Part):
-    """A retriever as a JSON document."""
+    """A retriever as a JSON document.
 
-    key: str = Field(alias="_key")
-    tool_id: str
+    Args:
+        key: The document's key in the Tools collection; in JSON it is `_key`. Default: `tool_id`.
+        tool_id: The name that requests call it by: letters, digits, `_`, `-`, `.`.
+        tool_type: `custom_retriever`, or one of the built-in `local`, `global`, `unified`.
+        description: When to use it, in words for a reader or a chat model.
+        config: What it searches; built-in tools need none.
+
+    Raises:
+        ValueError: If a field is unfit, or the fields do not fit together.
+    """
+
+    key: ToolId = Field(alias="_key", default="")
+    tool_id: ToolId
     tool_type: ToolType
-    description: str
-    config: ToolConfig
+    description: str = Field(max_length=4000, pattern=r"\S")
+    config: ToolConfig = Field(default_factory=ToolConfig)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_key(cls, value: Any) -> Any:
+        if isinstance(value, dict) and not {"_key", "key"} & value.keys() and "tool_id" in value:
+            return {"_key": value["tool_id"], **value}
+        return value
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> RetrieverTool:
+        document = self.model_dump(by_alias=True, exclude_unset=True)
+        faults = [*value_faults(document), *rule_faults(document)]
+        if faults:
+            raise ValueError("; ".join(f"{path}: {what}" for path, what in faults))
+        return self
 
 
 def parse_tool(value: Any, source: str = "") -> RetrieverTool:
@@ -108,11 +207,91 @@ def parse_tool(value: Any, source: str = "") -> RetrieverTool:
         source: Where it is from, for the message.
 
     Raises:
-        ToolError: If it is not a valid tool document.
+        ToolError: If it is not a valid tool document. All faults are listed, in the order of the
+            document.
     """
-    return RetrieverTool.model_validate(value)
+    return _parse(value, source, [])
+
+
+def parse_tool_text(text: str, source: str = "") -> RetrieverTool:
+    """Check the text of a tool document and return the tool that it describes.
+
+    Args:
+        text: The JSON, at most `MAX_DOCUMENT` characters.
+        source: Where it is from, for the message.
+
+    Raises:
+        ToolError: If it is not JSON, says the same field twice, or is not a valid tool document.
+    """
+    objects: list[tuple[dict[str, Any], list[str]]] = []
+
+    def remember(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            objects.append((found, [name for name in counts if counts[name] > 1]))
+        return found
+
+    if len(text) > MAX_DOCUMENT:
+        what = f"has {len(text):,} characters; a tool document has at most {MAX_DOCUMENT:,}"
+        raise ToolError([("$", what)], source)
+    try:
+        value = json.loads(text, object_pairs_hook=remember)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ToolError([("$", f"is not JSON: {error.msg}, at {where}")], source) from None
+    except RecursionError:
+        raise ToolError([("$", "is nested too deeply; flatten it")], source) from None
+    except ValueError:  # Python's limit on the digits of a whole number
+        raise ToolError([("$", "holds a number with too many digits")], source) from None
+    doubled = {id(found): names for found, names in objects}
+    faults = [
+        (json_path((*place, name)), "is there twice; keep one")
+        for place, item in every_value(value)
+        for name in doubled.get(id(item), [])
+    ]
+    return _parse(value, source, faults)
+
+
+def _parse(value: Any, source: str, faults: list[Fault]) -> RetrieverTool:
+    """Return the tool, or raise for these faults and all others of the document."""
+    faults = [*faults, *value_faults(value)]
+    try:
+        tool = RetrieverTool.model_validate(value, by_alias=True, by_name=False)
+    except ValidationError as error:
+        faults += known_faults(error, value)
+    faults = sort_faults([*faults, *rule_faults(value)], value)
+    if faults:
+        raise ToolError(faults, source)
+    return tool
 
 
 def tool_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a tool document."""
-    return RetrieverTool.model_json_schema(by_alias=True)
+    """Return the JSON Schema (draft 2020-12) of a tool document.
+
+    It tells the structure; that templates only read, and that their parameters have defaults, is
+    checked by `parse_tool` alone.
+    """
+    schema = RetrieverTool.model_json_schema(by_alias=True)
+    schema["properties"]["_key"].pop("default", None)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "Retriever tool",
+        "if": {
+            "properties": {"tool_type": {"const": "custom_retriever"}},
+            "required": ["tool_type"],
+        },
+        "then": {
+            "required": ["config"],
+            "properties": {
+                "config": {
+                    "required": ["collection", "search_modes"],
+                    "properties": {
+                        "collection": {"type": "string"},
+                        "search_modes": {"minItems": 1},
+                    },
+                }
+            },
+        },
+    }
