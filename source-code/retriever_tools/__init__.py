@@ -25,6 +25,7 @@ _HOME = {
     "GraphWriter": "graph_writer",
     "LadybugStore": "ladybug_store",
     "LibraryError": "library",
+    "expand_builtin": "builtin",
     "RetrieverTool": "tool",
     "StoreLibrary": "library",
     "ToolError": "tool",
