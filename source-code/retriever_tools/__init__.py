@@ -9,6 +9,19 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "ArangoStore": "arango_store",
+    "ArangoWriter": "arango_writer",
+    "AllToolsFailedError": "request",
+    "Request": "request",
+    "RequestError": "request",
+    "aanswer": "request",
+    "answer": "request",
+    "parse_request": "request",
+    "ToolRetriever": "retriever",
+    "Citation": "result",
+    "Response": "result",
+    "ToolFailure": "result",
+    "ToolResult": "result",
     "parse_tool_text": "tool",
     "check_cypher": "templates",
     "check_aql": "templates",

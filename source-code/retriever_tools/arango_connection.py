@@ -26,6 +26,19 @@ _FORBIDDEN, _RESOURCE_LIMIT, _NOT_FOUND, _NO_DATABASE = 11, 32, 1203, 1228
 _READ_ONLY, _KILLED, _NO_CURSOR, _UNREGISTERED = 1004, 1500, 1600, 1652
 
 
+class ArangoServerError(StoreError):
+    """ArangoDB answered with an error.
+
+    Args:
+        message: What it means, and what to do.
+        number: ArangoDB's number of the error, which is the HTTP status where it gave none.
+    """
+
+    def __init__(self, message: str, number: int) -> None:
+        self.number = number
+        super().__init__(message)
+
+
 class ArangoConnections:
     """The connections of a store, each used by one thread at a time.
 
@@ -204,12 +217,14 @@ class ArangoConnections:
             _NO_CURSOR: "The server has dropped the result before all of it was read. Try again.",
         }
         if number == _FORBIDDEN or getattr(error, "http_code", None) == 403:
-            return StoreError(
+            return ArangoServerError(
                 f"Cannot {task}: user {self.username!r} may not do that in database "
-                f"{self.name!r} ({said}). Give the user the right, or ask as another one."
+                f"{self.name!r} ({said}). Give the user the right, or ask as another one.",
+                number,
             )
         about = f"ArangoDB error {number}" + (f": {said}" if said else "")
-        return StoreError(f"Cannot {task} ({about}). {advice.get(number, '')}".rstrip())
+        message = f"Cannot {task} ({about}). {advice.get(number, '')}".rstrip()
+        return ArangoServerError(message, number)
 
 
 def _checked_url(url: str) -> str:

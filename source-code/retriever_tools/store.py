@@ -152,9 +152,13 @@ def node_document(collection: str, key: str, fields: Mapping[str, Any]) -> Docum
 
 
 def is_vector(value: Any) -> bool:
-    """Tell whether a field's value is a vector: a list of eight or more floats."""
+    """Tell whether a field's value is a vector: a list of eight or more numbers, not all whole.
+
+    A database that keeps JSON may return 1.0 as 1, so one float among the numbers is enough.
+    """
     return (
         isinstance(value, (list, tuple))
         and len(value) >= 8
-        and all(isinstance(number, float) for number in value)
+        and all(isinstance(part, (int, float)) and not isinstance(part, bool) for part in value)
+        and any(isinstance(part, float) for part in value)
     )
