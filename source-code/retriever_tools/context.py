@@ -50,11 +50,11 @@ def format_context(documents: Sequence[Document], max_tokens: int = CONTEXT_TOKE
     blocks: list[str] = []
     room = max_tokens
     for number, document in enumerate(documents, start=1):
-        block = f"[{document_name(document, number)}]\n{_escape(document.page_content)}"
+        block = f"[{document_name(document, number)}]\n{escape(document.page_content)}"
         needed = estimate_tokens(block) + 1
         if needed > room:
             if not blocks:
-                blocks.append(_shorten(block, room))
+                blocks.append(shorten(block, room))
             logger.warning(
                 "Only %s of %d documents went into the context: it has room for %d tokens.",
                 number - 1 if number > 1 else "the beginning of the first",
@@ -97,12 +97,12 @@ def estimate_tokens(text: str) -> int:
     return math.ceil(len(text.encode()) / 3)
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     """Put a backslash before lines that look like a header, such as a Markdown reference."""
     return LOOKS_LIKE_HEADER.sub(r"\\\g<0>", text)
 
 
-def _shorten(block: str, max_tokens: int) -> str:
+def shorten(block: str, max_tokens: int) -> str:
     """Cut a block to what fits, at the last end of a line or word."""
     kept = block.encode()[: max_tokens * 3].decode(errors="ignore")
     cut = max(kept.rfind("\n"), kept.rfind(" "))

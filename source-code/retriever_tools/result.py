@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from langchain_core.documents import Document
@@ -51,8 +52,8 @@ class ToolFailure:
 
     Args:
         tool_id: The tool.
-        code: `unknown_tool`, `invalid_tool`, `missing_indexes`, `store_error`, `timeout`,
-            `internal`.
+        code: `unknown_tool`, `invalid_tool`, `missing_indexes`, `store_error`,
+            `embedding_error`, `timeout`, `internal`.
         message: What was wrong and what to do.
         milliseconds: How long it took.
     """
@@ -118,6 +119,8 @@ class Response:
         context: What the chat model read.
         run_id: Names this run in the log.
         steps: What a deep search did, in order; none of any other request.
+        notes: What had no room in the context.
+        include_metadata: Whether the JSON has the metadata.
     """
 
     result: str
@@ -126,7 +129,75 @@ class Response:
     context: str
     run_id: str
     steps: list[Step] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    include_metadata: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as the JSON that the service answers with."""
-        raise NotImplementedError
+        """Return it as the JSON that the service answers with.
+
+        `result`, `metadata`, `runId` and `errorCode` are those of ArangoDB's public documentation,
+        where `metadata` is JSON in a string, and empty unless it was asked for. `citations`,
+        `tools` and `notes` are ours, so that a failure is seen without asking for metadata.
+        """
+        metadata = json.dumps(self._metadata(), ensure_ascii=False) if self.include_metadata else ""
+        return {
+            "result": self.result,
+            "citations": {
+                str(number): {
+                    "source": citation.source,
+                    "document_id": citation.document_id,
+                    "tool_ids": list(citation.tool_ids),
+                    "text": citation.text,
+                }
+                for number, citation in self.citations.items()
+            },
+            "tools": [_told(tool) for tool in self.tools],
+            "notes": list(self.notes),
+            "metadata": metadata,
+            "runId": self.run_id,
+            "errorCode": "",
+        }
+
+    def _metadata(self) -> dict[str, Any]:
+        found = [tool for tool in self.tools if isinstance(tool, ToolResult)]
+        metadata: dict[str, Any] = {
+            "custom_retrievers_used": list(dict.fromkeys(tool.tool_id for tool in self.tools)),
+            "num_tools": len(self.tools),
+            "successful_tools": len(found),
+            "failed_tools": len(self.tools) - len(found),
+            "citation_mapping": {str(n): c.source for n, c in self.citations.items()},
+            "formatted_context": self.context,
+            "partition_routing": {tool.tool_id: _routed(tool.routing) for tool in found},
+        }
+        if self.steps:
+            metadata["execution_log"] = [asdict(step) for step in self.steps]
+        return metadata
+
+
+def _told(tool: ToolResult | ToolFailure) -> dict[str, Any]:
+    if isinstance(tool, ToolFailure):
+        return {
+            "tool_id": tool.tool_id,
+            "status": "failed",
+            "code": tool.code,
+            "message": tool.message,
+            "milliseconds": round(tool.milliseconds, 1),
+        }
+    return {
+        "tool_id": tool.tool_id,
+        "status": "ok",
+        "documents": len(tool.documents),
+        "starting_nodes": list(tool.starting_nodes),
+        "expanded": tool.expanded,
+        "notes": list(tool.notes),
+        "partitions": _routed(tool.routing),
+        "milliseconds": round(tool.milliseconds, 1),
+    }
+
+
+def _routed(routing: PartitionRouting) -> dict[str, Any]:
+    return {
+        "mode": routing.mode,
+        "partition_ids": list(routing.partition_ids),
+        "partition_filter_applied": bool(routing.partition_ids),
+    }

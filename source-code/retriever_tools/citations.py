@@ -1,0 +1,265 @@
+"""The third stage of a request: one context of what all tools found, and its numbered citations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.documents import Document
+
+from .context import CONTEXT_TOKENS, document_name, escape, estimate_tokens, shorten
+from .expansion import as_lines, row_facts
+from .result import Citation, ToolResult
+
+LONG_FACT = 40
+"""From this many characters on, a row's fact that a chunk says word for word is left out: it would
+be read twice, and a quotation of it would be cited nowhere."""
+
+LEAST_TOKENS = 24
+"""A document that is cut to fewer tokens than this is left out."""
+
+Key = tuple[str, str]
+
+_LOOKS_LIKE_MARK = re.compile(r"\bcite\s*:\s*(?=[0-9])", re.IGNORECASE)
+_MARK = re.compile(r"[ \t]*[\[(]\s*cite\s*:(?P<numbers>[^\[\]()\n]*)[\])]", re.IGNORECASE)
+_NUMBER = re.compile(r"(?<![0-9])[0-9]{1,9}(?![0-9])")
+
+
+@dataclass(frozen=True)
+class MergedContext:
+    """What the chat model reads, and what the marks in it stand for.
+
+    Args:
+        text: The context, in blocks as `context.format_context` writes them.
+        citations: The citations by number, 1 to n in the order in which they stand in the text.
+        uncited: The names of the blocks without a number.
+        left_out: How many documents had no room.
+        notes: What was left out or cut, in words.
+    """
+
+    text: str
+    citations: dict[int, Citation]
+    uncited: frozenset[str] = frozenset()
+    left_out: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def merge_context(
+    results: Sequence[ToolResult],
+    silent: Collection[str] = (),
+    max_tokens: int = CONTEXT_TOKENS,
+) -> MergedContext:
+    """Write what several tools found as one context, and number its documents.
+
+    The tools take turns, each with its next best document, so that none is left out because another
+    found much. A document that several tools found is written once, has one number, and its
+    citation names them all. Two documents are the same if id and text are. What a graph query says
+    about the nodes it came from is written once, before the first of their chunks, uncited.
+
+    A document cannot forge a citation: a line in it that looks like a block's name gets a backslash
+    and a mark such as [CITE:1] becomes [cite 1].
+
+    Args:
+        results: What each tool found. Their order decides the order of the turns.
+        silent: The ids of the tools whose documents are not cited; their blocks are named by id.
+        max_tokens: The room for the context, as `estimate_tokens` counts. If not all fits, each
+            tool's first document is cut to an equal share of it, and after that documents are left
+            out, of each tool from the first that does not fit.
+
+    Returns:
+        The context; it depends on nothing but the arguments.
+    """
+    everything = _Writer(results, silent, None)
+    if everything.room_used <= max_tokens:
+        return everything.merged()
+    return _Writer(results, silent, max_tokens).merged()
+
+
+def settle_marks(answer: str, merged: MergedContext) -> str:
+    """Write the citation marks of an answer as [CITE:n], and remove those that no citation has.
+
+    `[CITE: 2]` and `[cite:2]` become [CITE:2]; `[CITE:1, CITE:2]` and `[CITE:1,2]` become
+    [CITE:1][CITE:2]. The names of uncited blocks in square brackets are removed, too: a tool that
+    shows no citations does not show where a statement is from.
+
+    Args:
+        answer: What the chat model wrote.
+        merged: The context that it read.
+    """
+
+    def settled(mark: re.Match[str]) -> str:
+        numbers = dict.fromkeys(int(number) for number in _NUMBER.findall(mark["numbers"]))
+        known = [number for number in numbers if number in merged.citations]
+        space = mark[0][: len(mark[0]) - len(mark[0].lstrip(" \t"))]
+        return space + "".join(f"[CITE:{number}]" for number in known) if known else ""
+
+    answer = _MARK.sub(settled, answer)
+    if merged.uncited:
+        names = "|".join(
+            map(re.escape, sorted(merged.uncited, key=lambda name: (-len(name), name)))
+        )
+        answer = re.sub(rf"[ \t]*\[(?:{names})\]", "", answer)
+    return answer.strip()
+
+
+def neutral(text: str) -> str:
+    """Return a text in which nothing can be taken for a citation mark or a block's name."""
+    return escape(_LOOKS_LIKE_MARK.sub("cite ", text))
+
+
+def cited_source(document: Document) -> str:
+    """Return where a reader finds a document: its `citable_url`, else `source`, else its id."""
+    for name in ("citable_url", "source"):
+        value = document.metadata.get(name)
+        if isinstance(value, str) and value.strip():
+            return value
+    return str(document.id or "")
+
+
+class _Writer:
+    """Writes blocks while there is room."""
+
+    def __init__(
+        self, results: Sequence[ToolResult], silent: Collection[str], max_tokens: int | None
+    ) -> None:
+        self.room_used = 0
+        self._max = max_tokens
+        self._blocks: list[str] = []
+        self._citations: dict[int, Citation] = {}
+        self._uncited: set[str] = set()
+        self._written: set[Key] = set()
+        self._texts: list[str] = []
+        self._facts: set[str] = set()
+        self._facts_left_out = 0
+        self._cut: list[str] = []
+        self._citing = _citing(results, silent)
+        self._write_all(results)
+
+    def merged(self) -> MergedContext:
+        left_out = len(self._citing) - len(self._written)
+        notes = []
+        if left_out:
+            notes.append(
+                f"{left_out} of {len(self._citing)} documents had no room in the chat model's "
+                "context and are not cited. Lower top_k, or let the graph query return less."
+            )
+        if self._cut:
+            notes.append(f"Of these documents only the beginning had room: {', '.join(self._cut)}.")
+        if self._facts_left_out:
+            notes.append(f"{self._facts_left_out} of the rows had no room for what they say.")
+        return MergedContext(
+            "\n\n".join(self._blocks),
+            self._citations,
+            frozenset(self._uncited),
+            left_out,
+            notes,
+        )
+
+    def _write_all(self, results: Sequence[ToolResult]) -> None:
+        turns = [iter(result.documents) for result in results]
+        firsts, share = True, self._left() // max(1, sum(bool(r.documents) for r in results))
+        while turns:
+            most = share if firsts else self._left()
+            turns = [turn for turn in turns if self._take_turn(turn, most, firsts)]
+            firsts = False
+
+    def _take_turn(self, documents: Iterator[Document], most: int, first: bool) -> bool:
+        """Write a tool's next document; return whether the tool gets another turn."""
+        for document in documents:
+            if _key(document) not in self._written:
+                return self._write(document, most, first)
+        return False
+
+    def _write(self, document: Document, most: int, may_cut: bool) -> bool:
+        tool_ids = self._citing[_key(document)]
+        number = len(self._citations) + 1
+        name = f"CITE:{number}" if tool_ids else self._name(document)
+        block = f"[{name}]\n{neutral(document.page_content)}"
+        room = min(most, self._left())
+        facts = self._new_facts(document)
+        together = _tokens(block) + sum(_tokens(text) for _, text in facts)
+        if together <= room:
+            for fact_name, text in facts:
+                self._facts.add(text)
+                self._uncited.add(fact_name)
+                self._append(text)
+        elif _tokens(block) <= room:
+            self._facts_left_out += len(facts)
+        elif may_cut and room >= LEAST_TOKENS + _tokens(name):
+            block = shorten(block, room - 1)
+            self._cut.append(document_name(document, number))
+        else:
+            return False
+        self._append(block)
+        self._written.add(_key(document))
+        self._texts.append(_folded(document.page_content))
+        if tool_ids:
+            source, identifier = cited_source(document), str(document.id or "")
+            text = document.page_content
+            self._citations[number] = Citation(number, source, identifier, tool_ids, text)
+        else:
+            self._uncited.add(name)
+        return True
+
+    def _name(self, document: Document) -> str:
+        return _LOOKS_LIKE_MARK.sub("cite ", document_name(document, len(self._blocks) + 1))
+
+    def _new_facts(self, document: Document) -> list[tuple[str, str]]:
+        """Return the names and blocks of what the document's rows say and nothing has said yet."""
+        texts = [*self._texts, _folded(document.page_content)]
+        blocks = []
+        for row in document.metadata.get("facts") or []:
+            said = {
+                name: value for name, value in row_facts(row).items() if not _is_said(value, texts)
+            }
+            about = document_name(Document(id=_row_id(row), page_content=""), 0)
+            name = _LOOKS_LIKE_MARK.sub("cite ", f"about {about}" if _row_id(row) else "about")
+            block = f"[{name}]\n{neutral(as_lines(said))}"
+            if said and block not in self._facts:
+                blocks.append((name, block))
+        return blocks
+
+    def _append(self, block: str) -> None:
+        self._blocks.append(block)
+        self.room_used += _tokens(block)
+
+    def _left(self) -> int:
+        return 10**9 if self._max is None else self._max - self.room_used
+
+
+def _citing(results: Sequence[ToolResult], silent: Collection[str]) -> dict[Key, tuple[str, ...]]:
+    """Return for each document the tools that found it and cite what they find."""
+    citing: dict[Key, tuple[str, ...]] = {}
+    for result in results:
+        for document in result.documents:
+            known = citing.setdefault(_key(document), ())
+            if result.tool_id not in silent and result.tool_id not in known:
+                citing[_key(document)] = (*known, result.tool_id)
+    return citing
+
+
+def _key(document: Document) -> Key:
+    # ArangoDB's ids hold the collection, and a graph query may return the key alone. The text tells
+    # apart what two collections happen to call the same.
+    return str(document.id).rpartition("/")[2], document.page_content
+
+
+def _row_id(row: Mapping[str, Any]) -> str:
+    return str(row.get("node_id") or row.get("id") or "")
+
+
+def _is_said(value: Any, texts: Sequence[str]) -> bool:
+    if not isinstance(value, str) or len(value) < LONG_FACT:
+        return False
+    wanted = _folded(value)
+    return any(wanted in text for text in texts)
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _tokens(block: str) -> int:
+    return estimate_tokens(block) + 1  # and the blank line after it
