@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from uuid import uuid4
 
 from .ladybug_file import open_file, plain_error, quoted, wal
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 _TYPE = re.compile(r"(STRING|INT64|DOUBLE|FLOAT|BOOL|DATE|TIMESTAMP)(?:\[(\d*)\])?")
 _BATCH_ROWS = 200  # larger ones take longer a row
+_LOCK_TRIES = 20
+_WRITERS = threading.Lock()
 
 
 class GraphWriter:
@@ -187,17 +192,50 @@ def replace_file(new: Path, path: Path) -> None:
     Raises:
         StoreError: If another process has the old one open for writing.
     """
-    if path.exists():
-        try:
-            open_file(path, read_only=False).close()
-        except StoreError as error:
-            if "open for writing" in str(error):
-                raise
-            # What else is wrong with the old one is no reason to keep it.
-        wal(path).unlink(missing_ok=True)  # it would be applied to the new file
-    with open(new, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(new, path)
+    try:
+        with open(new, "rb") as file:
+            os.fsync(file.fileno())
+        if not path.exists():
+            os.replace(new, path)
+            return
+        with write_lock(path):
+            wal(path).unlink(missing_ok=True)  # it would be applied to the new file
+            os.replace(new, path)
+    except OSError as error:
+        raise StoreError(f"{path.name} cannot be written: {error.strerror}.") from None
+
+
+@contextmanager
+def write_lock(path: Path) -> Iterator[BinaryIO]:
+    """Hold the lock that ladybug takes on a file to write, without touching what is in it.
+
+    Yields:
+        The file, to be read. The lock is dropped with the first handle on it that is closed.
+
+    Raises:
+        StoreError: If another process holds it.
+        OSError: If the file cannot be written.
+    """
+    with _WRITERS:  # such locks are a process's: its threads would not notice each other
+        for tried in range(_LOCK_TRIES):
+            with open(path, "r+b") as file:
+                if _locked(file) and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+                    yield file
+                    return
+            time.sleep(0.05 if tried else 0.01)
+    raise StoreError(f"Another process has {path.name} open for writing. Try again later.")
+
+
+def _locked(file: BinaryIO) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows, which refuses to replace a file that is open
+        return True
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def _batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:

@@ -11,8 +11,9 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .store import StoreError
 
@@ -28,6 +29,23 @@ _POOL_BYTES, _FILE_BYTES = 2**28, 2**38
 _GRACE_SECONDS = 0.5
 _OPENING_TRIES = 20
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is known of a table.
+
+    Args:
+        name: Its name.
+        kind: NODE or REL.
+        columns: The types of a node table's columns by name.
+        key: The name of the column that holds the nodes' ids.
+    """
+
+    name: str
+    kind: str
+    columns: dict[str, str]
+    key: str | None
 
 
 def quoted(name: str) -> str:
@@ -129,10 +147,11 @@ class LadybugFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._closed = False
+        self._tables: tuple[Stamp, dict[str, Table]] | None = None
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
         self.lease_of_now().leave()
-        _FILES.add(self)
+        follow_forks(self)
 
     def rows(
         self, text: str, parameters: Mapping[str, Any] | None = None, timeout: float | None = None
@@ -174,18 +193,26 @@ class LadybugFile:
     @property
     def stamp(self) -> Stamp:
         """The state of the file now."""
+        if self._closed:
+            raise StoreError(f"The store of {self.path.name} is closed. Open it again.")
         return stamp(self.path)
 
-    def tables(self) -> dict[str, str]:
-        """Return the names of all tables, with NODE or REL."""
-        found = self.rows("CALL show_tables() RETURN name, type")
-        return {row["name"]: row["type"] for row in found}
+    def tables(self) -> dict[str, Table]:
+        """Return what is in the file, by name."""
+        now = self.stamp
+        if self._tables is None or self._tables[0] != now:
+            found = self.rows("CALL show_tables() RETURN name, type")
+            tables = {row["name"]: self._table(row["name"], row["type"]) for row in found}
+            self._tables = now, tables
+        return self._tables[1]
 
-    def columns(self, table: str) -> dict[str, tuple[str, bool]]:
-        """Return the names of a node table's columns, with type and whether it is the key."""
-        quoted(table)
-        text = f"CALL table_info('{table}') RETURN *"
-        return {row["name"]: (row["type"], bool(row["primary key"])) for row in self.rows(text)}
+    def _table(self, name: str, kind: str) -> Table:
+        # Not every name of a table may stand here, and those that may not are not searched either.
+        if kind != "NODE" or not _IDENTIFIER.fullmatch(name):
+            return Table(name, kind, {}, None)
+        columns = self.rows(f"CALL table_info('{name}') RETURN *")
+        key = next((column["name"] for column in columns if column["primary key"]), None)
+        return Table(name, kind, {column["name"]: column["type"] for column in columns}, key)
 
     def close(self) -> None:
         """Let go of the file; queries that run keep it until they are done."""
@@ -228,7 +255,6 @@ class _Opened:
     def connect(self, timeout: float | None) -> ladybug.Connection:
         import ladybug
 
-        # A second thread for the engine pays only for scans larger than what tools look at.
         connection = ladybug.Connection(self.database)
         if timeout is not None:
             connection.set_query_timeout(max(1, int(timeout * 1000)))
@@ -253,12 +279,21 @@ class _Opened:
             self.database.close()
 
 
-_FILES: weakref.WeakSet[LadybugFile] = weakref.WeakSet()
+class _Forked(Protocol):
+    def after_fork(self) -> None: ...
+
+
+_FORKED: weakref.WeakSet[_Forked] = weakref.WeakSet()
+
+
+def follow_forks(holder: _Forked) -> None:
+    """Have `after_fork` called in every child process, as long as the holder lives."""
+    _FORKED.add(holder)
 
 
 def _after_fork() -> None:
-    for file in list(_FILES):
-        file.after_fork()
+    for holder in list(_FORKED):
+        holder.after_fork()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
