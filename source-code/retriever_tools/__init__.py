@@ -40,6 +40,7 @@ _HOME = {
     "LibraryError": "library",
     "expand_builtin": "builtin",
     "RetrieverTool": "tool",
+    "create_app": "server",
     "StoreLibrary": "library",
     "ToolError": "tool",
     "parse_tool": "tool",
