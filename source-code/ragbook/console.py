@@ -95,10 +95,11 @@ class AnswerError(RuntimeError):
     """The model that answers failed on the way; the message says how."""
 
 
-def named_model_failures(pieces: Iterator[str]) -> Iterator[str]:
-    """Pass on the pieces of an answer; a server or model that fails is one clear error."""
+@contextmanager
+def model_failures() -> Iterator[None]:
+    """Make one clear error of a server or model that fails in the block."""
     try:
-        yield from pieces
+        yield
     except Exception as error:
         if is_ours(error):
             raise
@@ -106,6 +107,12 @@ def named_model_failures(pieces: Iterator[str]) -> Iterator[str]:
             f"The model could not answer ({type(error).__name__}: {error}). "
             "Run rag doctor to see what is missing."
         ) from error
+
+
+def named_model_failures(pieces: Iterator[str]) -> Iterator[str]:
+    """Pass on the pieces of an answer; a server or model that fails is one clear error."""
+    with model_failures():
+        yield from pieces
 
 
 def check_question(question: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,11 +15,18 @@ import typer
 from ragbook.console import (
     Json,
     ProfileOption,
+    busy,
+    check_question,
+    err,
+    interruptible,
+    model_failures,
     out,
     path_option,
     print_json,
     print_line,
+    usable_profile,
 )
+from ragbook.files import WriteError, check_writable
 from ragbook.terminal import one_line
 from ragbook.tools_setup import (
     ArangoDatabaseOption,
@@ -28,10 +37,13 @@ from ragbook.tools_setup import (
     PlaceOption,
     ToolsError,
     ToolsOption,
+    library_of,
     open_library,
 )
 
 if TYPE_CHECKING:
+    from langchain_core.embeddings import Embeddings
+
     from retriever_tools.library import Library
     from retriever_tools.tool import RetrieverTool, ToolError
 
@@ -151,6 +163,158 @@ def add(
     print_line(f"added  {one_line(tool.tool_id)}")
 
 
+@app.command()
+@interruptible
+def run(
+    question: Annotated[str, typer.Argument(help="The question to answer.")],
+    tool: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="A tool to run, also several. Default: those that fit."),
+    ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="A parameter of their graph queries, also several."
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="Starting nodes of each tool, in place of its own.")
+    ] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Search this partition, also several.")
+    ] = None,
+    create_indexes: Annotated[
+        bool, typer.Option(help="Create indexes that a search needs and that are missing.")
+    ] = True,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Search in rounds until the answer is found.")
+    ] = False,
+    show_context: Annotated[
+        bool, typer.Option("--show-context", help="Print what the model that answers has read.")
+    ] = False,
+    data: GraphDataOption = None,
+    tools: ToolsOption = None,
+    place: PlaceOption = Place.folder,
+    arango_url: ArangoUrlOption = None,
+    arango_database: ArangoDatabaseOption = None,
+    profile: ProfileOption = None,
+    as_json: Json = False,
+) -> None:
+    """Answer a question with tools, and show the citations and what each tool did.
+
+    Without --tool, those are run whose descriptions fit the question, or if none does, the one that
+    searches everything. Exits with 1 if all fail.
+    """
+    check_question(question)
+    given = dict(_name_and_value(text) for text in param or [])
+    database = Database(data, arango_url, arango_database, profile)
+    with ExitStack() as stack:
+        store = None
+        if place is Place.database:
+            store = stack.enter_context(database.open())
+        library = library_of(store, tools, database)
+        found = _with_top_k(_named(library, tool) if tool else _all(library), top_k)
+        with busy("Starting"):
+            from ragbook.embedding_cache import cached_embeddings
+            from ragbook.tools_view import print_answer, print_runs
+            from retriever_tools.request import AllToolsFailedError, answer, parse_request
+
+            usable = usable_profile(profile)
+            embeddings = cached_embeddings(usable)
+            if not (tool or deep):
+                found = _fitting(question, found, embeddings)
+        request = {
+            "query": question,
+            "custom_tools": [one.tool_id for one in found] if tool or not deep else [],
+            "bind_params": _bind_params(given, found, database.language),
+            "auto_create_indexes": create_indexes,
+            "use_llm_planner": deep,
+            "include_metadata": as_json and show_context,
+            **({"partition_ids": partition} if partition else {}),
+        }
+        if store is None:
+            store = stack.enter_context(database.open())
+        try:
+            with busy("Searching"), model_failures():
+                response = answer(
+                    parse_request(request), found, store, embeddings, usable.chat_model()
+                )
+        except AllToolsFailedError as error:
+            if as_json:
+                print_json({"error": str(error), "tools": [vars(one) for one in error.failures]})
+            else:
+                print_runs(error.failures)
+            raise typer.Exit(1) from None
+    if as_json:
+        print_json(response.to_json())
+    else:
+        print_answer(response, show_context)
+
+
+@app.command()
+@interruptible
+def build(
+    data: GraphDataOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            parser=path_option, metavar="FILE", help="Where to write it. Default: the cache."
+        ),
+    ] = None,
+    profile: ProfileOption = None,
+) -> None:
+    """Build the graph that tools run over: of a folder of text, or the book's example.
+
+    `rag tools run` does so by itself; this is for doing it beforehand or elsewhere.
+    """
+    if output is not None:
+        check_writable(output)
+        if output.exists():
+            raise WriteError(f"{output} is there already: name another file, or remove it first.")
+    with busy("Starting"):
+        from ragbook.embedding_cache import cached_embeddings
+        from ragbook.graph_data import build_example, build_from_folder, graph_path
+
+        usable = usable_profile(profile)
+    if output is None:
+        path = graph_path(usable, data)
+        if path.exists():
+            print_line(f"The graph is there already: {path}")
+            return
+        with Database(data, profile=profile).open():
+            print_line(f"The graph is built: {path}")
+        return
+    embeddings = cached_embeddings(usable, progress=True)
+    if data is None:
+        build_example(output, embeddings)
+    else:
+        build_from_folder(output, data, embeddings)
+    print_line(f"The graph is built: {output}")
+
+
+@app.command()
+def clean(
+    data: GraphDataOption = None,
+    arango_url: ArangoUrlOption = None,
+    arango_database: ArangoDatabaseOption = None,
+    profile: ProfileOption = None,
+    as_json: Json = False,
+) -> None:
+    """Remove the indexes that running tools has created (their names begin with cr_), no others."""
+    database = Database(data, arango_url, arango_database, profile)
+    removed: list[str] = []
+    if database.is_built():
+        with database.open() as store:
+            removed = store.drop_indexes()
+    if as_json:
+        print_json({"removed": removed})
+        return
+    for name in removed:
+        print_line(f"removed  {one_line(name)}")
+    if not removed:
+        out.print("There is nothing to remove.")
+
+
 def _document(tool: RetrieverTool) -> dict[str, Any]:
     return tool.model_dump(mode="json", by_alias=True, exclude_none=True)
 
@@ -208,3 +372,76 @@ def _named(library: Library, names: Sequence[str]) -> list[RetrieverTool]:
             + f" There are: {', '.join(known) or 'none'}."
         )
     return found
+
+
+def _all(library: Library) -> list[RetrieverTool]:
+    found = list(library.values())
+    if not found:
+        raise ToolsError("There is no tool that can be run. See rag tools list.")
+    return found
+
+
+def _with_top_k(tools: list[RetrieverTool], top_k: int | None) -> list[RetrieverTool]:
+    if top_k is None:
+        return tools
+    return [
+        tool.model_copy(update={"config": tool.config.model_copy(update={"top_k": top_k})})
+        for tool in tools
+    ]
+
+
+def _fitting(
+    question: str, tools: list[RetrieverTool], embeddings: Embeddings
+) -> list[RetrieverTool]:
+    """Return the tools whose descriptions fit a question, or else the one that searches all."""
+    from retriever_tools.tool_choice import choose_tools
+
+    if chosen := [choice.tool for choice in choose_tools(question, tools, embeddings)]:
+        return chosen
+    if broad := [tool for tool in tools if tool.tool_type == "unified"]:
+        err.print(
+            f"No tool's description fits this question, so {broad[0].tool_id} is run, which "
+            "searches everything.",
+            markup=False,
+            soft_wrap=True,
+        )
+        return broad[:1]
+    known = ", ".join(tool.tool_id for tool in tools)
+    raise ToolsError(f"No tool's description fits this question. Name a --tool: {known}.")
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (equals and name.strip()):
+        raise typer.BadParameter(f"--param wants NAME=VALUE, as in max_flights=3, got {text!r}.")
+    return name.strip(), value
+
+
+def _bind_params(
+    given: dict[str, str], tools: Sequence[RetrieverTool], language: str
+) -> dict[str, Any]:
+    """Parse parameters, and refuse what none of the tools declares."""
+    declared: dict[str, list[Any]] = {}
+    for tool in tools:
+        query = tool.config.cypher_config if language == "cypher" else tool.config.aql_config
+        for name, default in (query.bind_params if query else {}).items():
+            declared.setdefault(name, []).append(default)
+    if unknown := [name for name in given if name not in declared]:
+        known = ", ".join(
+            f"{name} (default {json.dumps(defaults[0], ensure_ascii=False)})"
+            for name, defaults in declared.items()
+        )
+        raise typer.BadParameter(
+            f"No tool that is run has a parameter {unknown[0]!r}. There are: {known or 'none'}."
+        )
+    return {name: _value(text, declared[name]) for name, text in given.items()}
+
+
+def _value(text: str, defaults: Sequence[Any]) -> Any:
+    """Parse a value as JSON, else take it as a string; one for a string stays as it is."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    wants_text = all(isinstance(default, str) for default in defaults)
+    return text if wants_text and not isinstance(value, str) else value

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -88,6 +88,11 @@ class Database:
                 "Choose one of --data and --arango-url: the data of ArangoDB are there already."
             )
 
+    @property
+    def language(self) -> Literal["cypher", "aql"]:
+        """Return the language of its graph queries."""
+        return "cypher" if self.arango_url is None else "aql"
+
     @contextmanager
     def open(self) -> Iterator[GraphStore]:
         """Open the database, built first where that has to be, and close it at the end."""
@@ -105,6 +110,14 @@ class Database:
             yield store
         finally:
             store.close()
+
+    def is_built(self) -> bool:
+        """Tell whether the database is there, without building it."""
+        from ragbook.graph_data import graph_path
+
+        return self.arango_url is not None or (
+            graph_path(usable_profile(self.profile), self.data).exists()
+        )
 
     def _graph(self) -> GraphStore:
         with busy("Starting"):
@@ -153,10 +166,17 @@ def open_library(place: Place, tools: Path | None, database: Database) -> Iterat
         tools: The folder named.
         database: The database, opened only where the tools are there.
     """
-    from retriever_tools.library import FolderLibrary, StoreLibrary
-
     if place is Place.folder:
-        yield FolderLibrary(tools_folder(tools, database.data))
+        yield library_of(None, tools, database)
         return
     with database.open() as store:
-        yield StoreLibrary(store)
+        yield library_of(store, tools, database)
+
+
+def library_of(store: GraphStore | None, tools: Path | None, database: Database) -> Library:
+    """Return the tools of an open database, or without one those of the folder."""
+    from retriever_tools.library import FolderLibrary, StoreLibrary
+
+    if store is not None:
+        return StoreLibrary(store)
+    return FolderLibrary(tools_folder(tools, database.data))

@@ -13,27 +13,28 @@ from rich.text import Text
 
 from ragbook.console import NARROW_TERMINAL, WIDE_TERMINAL, out
 from ragbook.terminal import harmless, one_line
+from retriever_tools.result import ToolFailure
 
 if TYPE_CHECKING:
     from retriever_tools.library import Contents
-    from retriever_tools.result import Response, ToolFailure, ToolResult
+    from retriever_tools.result import Citation, Response, Step, ToolResult
     from retriever_tools.tool import RetrieverTool, ToolError
 
 
 def print_tools(contents: Contents) -> None:
-    """Print the tools as a table, or in a narrow terminal one below the other."""
+    """Print the tools as a table, or unless the terminal is wide, one below the other."""
     rows = [
-        (tool.tool_id, tool.tool_type, searches(tool), tool.description, "")
+        (tool.tool_id, tool.tool_type, searches(tool), _first_sentence(tool.description), "")
         for tool in contents.tools.values()
     ] + [(broken.name, "broken", "", fault_text(broken.error), "red") for broken in contents.broken]
-    if out.width < NARROW_TERMINAL:
+    if out.width < WIDE_TERMINAL:
         for name, kind, what, description, style in rows:
             out.print(_text(name, style or "bold"), _text(f"({kind})", style))
             for line in filter(None, (what and f"searches {what}", description)):
                 out.print(Padding(_text(line, style), (0, 0, 0, 2)))
         return
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for column in ("tool", "type", "searches", "description"):
+    table = _table("")
+    for column in ("tool", "type", "searches", "what it is for"):
         table.add_column(column, overflow="fold")
     for *cells, style in rows:
         table.add_row(*(_text(cell, style) for cell in cells))
@@ -105,66 +106,100 @@ def print_faults(name: str, error: ToolError) -> None:
 
 
 def print_answer(response: Response, show_context: bool = False) -> None:
-    """Print the answer, its citations, and what each tool did."""
+    """Print the answer, its citations, what each tool did, and what the asker should know."""
     if show_context:
         out.print("Context", style="bold")
-        out.print(harmless(response.context), markup=False, soft_wrap=True)
-        out.print()
-    out.print(harmless(response.result), markup=False, soft_wrap=True)
-    out.print()
+        _print_text(response.context)
+        out.print("Answer", style="bold")
+    _print_text(response.result)
     if response.citations:
-        _print_citations(response)
-    _print_runs(response.tools)
-    notes = [
-        f"{run.tool_id}: {note}" for run in response.tools for note in getattr(run, "notes", ())
-    ]
-    for note in notes:
-        out.print(_text(one_line(note), "dim"))
+        out.print(_citations(response.citations.values()))
+    if response.steps:
+        out.print(_steps(response.steps))
+    print_runs(response.tools)
+    for note in response.notes:
+        out.print(_text(one_line(note)))
 
 
-def _print_citations(response: Response) -> None:
-    table = Table(title="Citations", title_justify="left", box=box.SIMPLE, pad_edge=False)
-    table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("source", overflow="fold")
-    wide = out.width >= WIDE_TERMINAL
-    if out.width >= NARROW_TERMINAL:
-        table.add_column("found by", overflow="fold")
-    if wide:
-        table.add_column("text", no_wrap=True, overflow="ellipsis")
-    for number, citation in response.citations.items():
-        cells = [str(number), one_line(citation.source), ", ".join(citation.tool_ids)]
-        if wide:
-            cells.append(one_line(citation.text)[: out.width])
-        table.add_row(*(_text(cell) for cell in cells[: len(table.columns)]))
-    out.print(table)
-
-
-def _print_runs(runs: Sequence[ToolResult | ToolFailure]) -> None:
-    table = Table(title="Tools", title_justify="left", box=box.SIMPLE, pad_edge=False)
+def print_runs(runs: Sequence[ToolResult | ToolFailure]) -> None:
+    """Print what each tool did, those that failed in red, and their notes."""
+    table = _table("Tools")
     table.add_column("tool", overflow="fold")
-    table.add_column("status", overflow="fold")
-    narrow = out.width < NARROW_TERMINAL
-    if not narrow:
-        table.add_column("partitions", overflow="fold")
+    table.add_column("found", overflow="fold")
+    table.add_column("graph query", overflow="fold")
     table.add_column("ms", justify="right", no_wrap=True)
     for run in runs:
-        failed = not hasattr(run, "documents")
-        cells = [run.tool_id, run_status(run), f"{run.milliseconds:.0f}"]
-        if not narrow:
-            routing = getattr(run, "routing", None)
-            cells.insert(2, ", ".join(routing.partition_ids) if routing else "")
-        table.add_row(*(_text(cell, "red" if failed else "") for cell in cells))
+        if isinstance(run, ToolFailure):
+            cells, style = [run.tool_id, "failed", ""], "red"
+        else:
+            found = _count(len(run.documents), "document")
+            cells, style = [run.tool_id, found, "ran" if run.expanded else "did not run"], ""
+        table.add_row(*(_text(cell, style) for cell in [*cells, f"{run.milliseconds:.0f}"]))
     out.print(table)
+    for run in runs:
+        if isinstance(run, ToolFailure):
+            out.print(_text(one_line(f"{run.tool_id} failed ({run.code}): {run.message}"), "red"))
+            continue
+        if run.routing.partition_ids:
+            who = "chosen" if run.routing.mode.startswith("auto") else "as asked"
+            names = ", ".join(run.routing.partition_ids)
+            out.print(_text(one_line(f"{run.tool_id} searched the partitions {names} ({who}).")))
+        for note in run.notes:
+            out.print(_text(one_line(f"{run.tool_id}: {note}")))
 
 
-def run_status(run: ToolResult | ToolFailure) -> str:
-    """Say what came of a tool in a few words."""
-    if not hasattr(run, "documents"):
-        return f"failed ({run.code}): {run.message}"
-    count = len(run.documents)
-    found = f"{count} document{'' if count == 1 else 's'}"
-    nodes = f"{len(run.starting_nodes)} starting node{'' if len(run.starting_nodes) == 1 else 's'}"
-    return f"{found} from {nodes}, {'expanded' if run.expanded else 'not expanded'}"
+def _citations(citations: Iterable[Citation]) -> Table:
+    table = _table("Citations")
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("source", overflow="fold")
+    columns = 2 + (out.width >= NARROW_TERMINAL) + (out.width >= WIDE_TERMINAL)
+    if columns > 2:
+        table.add_column("found by", overflow="fold")
+    if columns > 3:
+        table.add_column("text", no_wrap=True, overflow="ellipsis")
+    for citation in citations:
+        source = citation.source
+        if citation.document_id not in source:  # which of the source's chunks it is
+            source = f"{source} ({citation.document_id})"
+        cells = [str(citation.number), source, ", ".join(citation.tool_ids), citation.text]
+        table.add_row(*(_text(one_line(cell[:1000])) for cell in cells[:columns]))
+    return table
+
+
+def _steps(steps: Iterable[Step]) -> Table:
+    table = _table("Steps")
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("question", overflow="fold")
+    table.add_column("tools", overflow="fold")
+    table.add_column("new", justify="right", no_wrap=True)
+    for step in steps:
+        table.add_row(
+            str(step.round),
+            _text(one_line(step.question)),
+            _text(one_line(", ".join(step.tool_ids) or "none")),
+            str(step.found),
+        )
+        for note in step.notes:
+            table.add_row("", _text(one_line(note)), "", "")
+    return table
+
+
+def _first_sentence(text: str) -> str:
+    from retrievers.sentences import split_sentences
+
+    return next(iter(split_sentences(text)), "")
+
+
+def _table(title: str) -> Table:
+    return Table(title=title or None, title_justify="left", box=box.SIMPLE, pad_edge=False)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _print_text(text: str) -> None:
+    out.print(f"{harmless(text)}\n", markup=False, soft_wrap=True)
 
 
 def _print_pairs(pairs: Mapping[str, str]) -> None:
@@ -181,8 +216,3 @@ def _print_pairs(pairs: Mapping[str, str]) -> None:
 
 def _text(value: str, style: str = "") -> Text:
     return Text(harmless(value), style=style)
-
-
-def joined(names: Iterable[str]) -> str:
-    """List names for a message."""
-    return ", ".join(names) or "none"

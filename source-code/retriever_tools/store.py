@@ -51,7 +51,10 @@ class GraphStore(Protocol):
     message.
     """
 
-    language: Literal["cypher", "aql"]
+    @property
+    def language(self) -> Literal["cypher", "aql"]:
+        """The language of its graph queries."""
+        ...
 
     def has_collection(self, name: str) -> bool:
         """Tell whether there is a collection (a table of nodes or of relationships)."""
