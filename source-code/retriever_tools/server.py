@@ -118,7 +118,7 @@ def create_app(
         "max_concurrent": max_concurrent,
     }
     for name, limit in limits.items():
-        if limit <= 0:
+        if not limit > 0:  # nor NaN
             raise ValueError(f"{name} must be positive, got {limit}.")
     expected = _digest(check_token(token).encode())
     document = json.dumps(openapi_document(), ensure_ascii=False).encode()

@@ -1,0 +1,192 @@
+"""`rag serve`: retriever tools over HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ragbook.console import (
+    ProfileOption,
+    busy,
+    err,
+    interruptible,
+    path_option,
+    print_line,
+    usable_profile,
+)
+from ragbook.terminal import harmless, one_line
+from ragbook.tools_setup import (
+    ArangoDatabaseOption,
+    ArangoUrlOption,
+    Database,
+    GraphDataOption,
+    Place,
+    PlaceOption,
+    ToolsOption,
+    library_of,
+)
+
+if TYPE_CHECKING:
+    from retriever_tools.request import Request
+    from retriever_tools.result import Response
+
+TOKEN_VARIABLE = "RAG_TOKEN"
+TOKEN_FILE_BYTES = 10_000
+
+
+class TokenError(ValueError):
+    """The token cannot be used; the message says why and what to do, and does not hold it."""
+
+
+@interruptible
+def serve(
+    host: Annotated[
+        str, typer.Option(help="The address to listen on. Default: this machine only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8080,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            parser=path_option,
+            metavar="FILE",
+            help=f"Holds the bearer token. Default: {TOKEN_VARIABLE}, else a new one.",
+        ),
+    ] = None,
+    time_limit: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="How long an answer may take.")
+    ] = 60,
+    max_concurrent: Annotated[
+        int, typer.Option(min=1, help="How many requests are answered at a time.")
+    ] = 4,
+    data: GraphDataOption = None,
+    tools: ToolsOption = None,
+    place: PlaceOption = Place.folder,
+    arango_url: ArangoUrlOption = None,
+    arango_database: ArangoDatabaseOption = None,
+    profile: ProfileOption = None,
+) -> None:
+    """Serve the tools over HTTP, on this machine only unless told otherwise; Ctrl-C ends.
+
+    Requests need a bearer token. It is no option, as all users of a machine see commands' options.
+    """
+    database = Database(data, arango_url, arango_database, profile)
+    token, made = _token(token_file)
+    with busy("Starting"):
+        from retriever_tools.request import aanswer
+        from retriever_tools.server import create_app
+        from retriever_tools.transport import is_local, listen, serve, server, url
+
+    # Before the models are loaded: a port in use is told at once, and early callers only wait.
+    with listen(host, port) as listener, database.open() as store:
+        library = library_of(store if place is Place.database else None, tools, database)
+        contents = library.load()
+        with busy("Loading the models"):
+            usable = usable_profile(profile)
+            embeddings, chat_model = usable.embeddings(), usable.chat_model()
+
+        async def answer(request: Request) -> Response:
+            return await aanswer(request, library, store, embeddings, chat_model)
+
+        app = create_app(
+            answer,
+            token=token,
+            tools=library,
+            time_limit=time_limit,
+            max_concurrent=max_concurrent,
+        )
+        _log_to_stderr()
+        for broken in contents.broken:
+            _note(f"Left out, as it is broken (see rag tools list): {one_line(broken.name)}")
+        if not contents.tools:
+            _note("There is no tool to run. Add one: rag tools add FILE")
+        if not is_local(listener):
+            _note(
+                f"Warning: whoever reaches {host} can talk to the service, and nothing is "
+                "encrypted, the token neither. Put a proxy with TLS in front of it."
+            )
+        print_line(f"The service is at {url(listener)} (Ctrl-C ends)")
+        _note(example(url(listener), contents.tools, token if made else None, token_file))
+        serve(server(app), listener)
+    print_line("Ended.")
+
+
+def example(
+    address: str, tools: Iterable[str], new_token: str | None, token_file: Path | None
+) -> str:
+    """Return commands for a POSIX shell that ask the service something.
+
+    Args:
+        address: Where it is.
+        tools: The ids of its tools.
+        new_token: The token, if it was made for this run.
+        token_file: The file that the token is from.
+    """
+    lines = []
+    if new_token is not None:
+        lines.append(f"export {TOKEN_VARIABLE}={shlex.quote(new_token)}")
+    elif token_file is not None:
+        lines.append(f'export {TOKEN_VARIABLE}="$(cat {shlex.quote(str(token_file.absolute()))})"')
+    # Of any tool, as a question cannot be made up for it.
+    known = sorted(tools)
+    named = [name for name in ("local", *known) if name in known][:1]
+    body = {"query": "What is known?", "custom_tools": named}
+    lines += [
+        f"curl -sS {shlex.quote(address + '/v1/graphrag-query')} \\",
+        f'  -H "Authorization: Bearer ${TOKEN_VARIABLE}" -H "Content-Type: application/json" \\',
+        f"  -d {shlex.quote(json.dumps(body))}",
+    ]
+    how = "With a token that is shown this once" if new_token else "With the token you have set"
+    return f"{how}, ask it as follows:\n\n" + "\n".join(f"    {line}" for line in lines) + "\n"
+
+
+def _token(file: Path | None) -> tuple[str, bool]:
+    """Return the token, and whether it was made just now."""
+    from retriever_tools.server import check_token
+
+    if file is None and TOKEN_VARIABLE not in os.environ:
+        return secrets.token_urlsafe(), True
+    if file is None:
+        where, token = TOKEN_VARIABLE, os.environ[TOKEN_VARIABLE]
+    else:
+        where = str(file)
+        try:
+            with file.expanduser().open("rb") as opened:
+                content = opened.read(TOKEN_FILE_BYTES + 1)
+            token = content.decode().strip()
+        except OSError as error:
+            raise TokenError(f"{where} cannot be read: {error.strerror or error}.") from None
+        except UnicodeDecodeError:
+            raise TokenError(f"{where} holds no token: it is not text.") from None
+        if len(content) > TOKEN_FILE_BYTES:
+            raise TokenError(f"{where} holds no token: it has more than {TOKEN_FILE_BYTES} bytes.")
+    try:
+        return check_token(token), False
+    except ValueError as error:
+        raise TokenError(f"{where}: {error}") from None
+
+
+def _note(text: str) -> None:
+    err.print(harmless(text), markup=False, soft_wrap=True)
+
+
+class _Harmless(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless(super().format(record))
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Harmless("%(asctime)s %(levelname)s %(message)s"))
+    for name, level in (("retriever_tools", logging.INFO), ("uvicorn.error", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.setLevel(level)
+        logger.addHandler(handler)
