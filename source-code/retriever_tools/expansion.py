@@ -12,7 +12,7 @@ from langchain_core.documents import Document
 
 from retrievers.documents import copied
 
-from .store import PARTITION_FIELD, GraphStore, StoreError
+from .store import PARTITION_FIELD, GraphStore, QueryRefusedError, StoreError
 from .templates import RESERVED, check_aql, check_cypher
 from .tool import AqlConfig, CypherConfig, ToolConfig
 
@@ -44,19 +44,29 @@ def own_query(config: ToolConfig, language: Literal["cypher", "aql"]) -> GraphQu
     return config.cypher_config if language == "cypher" else config.aql_config
 
 
-def bind_faults(query: GraphQuery | None, values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what is wrong with values for a graph query's parameters, as (name, what) pairs."""
-    defaults = query.bind_params if query else {}
+def bind_faults(
+    queries: Sequence[GraphQuery | None], values: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    """Return what is wrong with values for the parameters of graph queries, as (name, what) pairs.
+
+    A value must be of the same JSON type as the default in every query that has the parameter.
+    """
+    defaults = [query.bind_params for query in queries if query]
     faults = []
     for name, value in values.items():
+        declaring = [params[name] for params in defaults if name in params]
         if name in RESERVED:
-            faults.append((name, "is set by the run itself"))
-        elif name not in defaults:
-            known = ", ".join(defaults) or "none"
-            faults.append((name, f"is no parameter of the graph query; it has: {known}"))
-        elif what := _unlike(value, defaults[name]):
-            faults.append((name, what))
-    return faults
+            faults.append((name, "is set by the run itself; leave it out"))
+        elif not declaring:
+            known = ", ".join(dict.fromkeys(each for params in defaults for each in params))
+            faults.append((name, f"is no parameter of a graph query; there are: {known or 'none'}"))
+        faults += [(name, what) for each in declaring if (what := _unlike(value, each))]
+    return list(dict.fromkeys(faults))
+
+
+def takes_partitions(query: GraphQuery) -> bool:
+    """Tell whether a graph query uses the parameter `partition_ids`."""
+    return "partition_ids" in _used(query)
 
 
 def graph_query(config: ToolConfig, language: Literal["cypher", "aql"]) -> GraphQuery | None:
@@ -101,9 +111,11 @@ def expand(
 
     Raises:
         TemplateError: If the template is not one reading statement.
+        QueryRefusedError: If the database says so.
     """
+    starting = as_documents(nodes, tool_id, partition_ids)
     if query is None or not nodes:
-        return Expansion(_starting(nodes, tool_id), False, [])
+        return Expansion(starting, False, [])
     parameters = parameters_of(query, nodes, top_k, partition_ids, bind_params)
     try:
         for name in _relations(query):
@@ -111,19 +123,32 @@ def expand(
                 raise StoreError(f"there is no relations collection {name!r}")
         rows = store.run(query.template, parameters)
         documents = list(_documents(rows, nodes, tool_id, partition_ids))
+    except QueryRefusedError:
+        raise
     except StoreError as error:
-        return fallback(nodes, tool_id, f"The graph query did not run: {error}")
+        why = f"The graph query did not run: {error}"
     except Exception as error:
         logger.exception("The graph query of the tool %s failed", tool_id)
-        return fallback(nodes, tool_id, f"The graph query failed ({type(error).__name__}).")
-    if not documents:
-        return fallback(nodes, tool_id, "The graph query returned nothing.")
-    return Expansion(_ranked(documents), True, [])
+        why = f"The graph query failed ({type(error).__name__})."
+    else:
+        if documents:
+            return Expansion(_ranked(documents), True, [])
+        why = "The graph query returned nothing."
+    return Expansion(starting, False, [f"{why} {FALLBACK}"])
 
 
-def fallback(nodes: Sequence[Document], tool_id: str, why: str) -> Expansion:
-    """Return the starting nodes in place of what the graph query would have returned."""
-    return Expansion(_starting(nodes, tool_id), False, [f"{why} {FALLBACK}"])
+def as_documents(
+    nodes: Sequence[Document], tool_id: str, partition_ids: Sequence[str] = ()
+) -> list[Document]:
+    """Return starting nodes as a tool's documents; of partitions, only what is in one of them."""
+    documents: list[Document] = []
+    for node in nodes:
+        if partition_ids and node.metadata.get(PARTITION_FIELD) not in partition_ids:
+            continue
+        document = copied(node)
+        document.metadata = {**plain(document.metadata), "tool_id": tool_id, **_scores(document)}
+        documents.append(_rank(document, len(documents) + 1))
+    return documents
 
 
 def parameters_of(
@@ -138,7 +163,6 @@ def parameters_of(
     Raises:
         TemplateError: If the template is not one reading statement.
     """
-    check = check_cypher if isinstance(query, CypherConfig) else check_aql
     values = {
         **query.bind_params,
         **{name: value for name, value in (bind_params or {}).items() if name not in RESERVED},
@@ -148,7 +172,12 @@ def parameters_of(
         "relations_collection": query.relations_collection,
         "@relations_collection": query.relations_collection,
     }
-    return {name: values[name] for name in sorted(check(query.template)) if name in values}
+    return {name: values[name] for name in sorted(_used(query)) if name in values}
+
+
+def _used(query: GraphQuery) -> set[str]:
+    check = check_cypher if isinstance(query, CypherConfig) else check_aql
+    return check(query.template)
 
 
 def plain(value: Any) -> Any:
@@ -287,15 +316,6 @@ def _ranked(documents: Sequence[Document]) -> list[Document]:
     for rank, document in enumerate(first.values(), start=1):
         _rank(document, rank)
     return list(first.values())
-
-
-def _starting(nodes: Sequence[Document], tool_id: str) -> list[Document]:
-    documents = []
-    for rank, node in enumerate(nodes, start=1):
-        document = copied(node)
-        document.metadata = {**plain(document.metadata), "tool_id": tool_id, **_scores(document)}
-        documents.append(_rank(document, rank))
-    return documents
 
 
 def _rank(document: Document, rank: int) -> Document:

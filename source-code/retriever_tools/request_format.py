@@ -1,0 +1,125 @@
+"""The JSON of a request, checked field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from .templates import RESERVED
+
+MAX_QUERY_BYTES = 65_536
+"""The longest query, in bytes of UTF-8."""
+
+MAX_TOOLS = 100
+"""The most tools that a request may name."""
+
+BUILT_IN = {1: "global", 2: "local", 3: "unified"}
+"""The built-in tool that each query type runs; type 4 runs the request's own."""
+
+
+class RequestError(ValueError):
+    """A request cannot be answered; the message names each fault by its JSON path.
+
+    Args:
+        faults: The faults, as (JSON path, what is wrong and what to do) pairs.
+    """
+
+    def __init__(self, faults: Sequence[tuple[str, str]]) -> None:
+        self.faults = list(faults)
+        lines = "".join(f"\n  {path}: {what}" for path, what in self.faults)
+        super().__init__(f"The request is not valid:{lines}")
+
+
+class Request(BaseModel):
+    """A question, and how to answer it.
+
+    Args:
+        query: The question, at most 65,536 bytes of UTF-8.
+        query_type: 1 runs the built-in tool `global`, 2 `local`, 3 `unified`, 4 the `custom_tools`.
+        custom_tools: The ids of the tools to run, with query type 4. A deep search chooses among
+            them, or among all if there are none.
+        auto_create_indexes: Whether missing indexes may be created, where a tool does not say;
+            default: true.
+        bind_params: Values for parameters of the tools' graph queries, in place of the defaults.
+        partition_ids: Search only these partitions.
+        auto_select_partitions: Whether partitions are chosen automatically, where a tool does not
+            say; default: true.
+        show_citations: Whether the answer and the response cite.
+        use_llm_planner: Whether to search in several rounds; see `deep_search`.
+        include_metadata: Whether the response says how it came about.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    query: str
+    query_type: Literal[1, 2, 3, 4] = 4
+    custom_tools: list[str] = Field(default_factory=list, max_length=MAX_TOOLS)
+    auto_create_indexes: bool | None = None
+    bind_params: dict[str, Any] = Field(default_factory=dict)
+    partition_ids: list[str] | None = None
+    auto_select_partitions: bool | None = None
+    show_citations: bool = True
+    use_llm_planner: bool = False
+    include_metadata: bool = False
+
+    @property
+    def tool_ids(self) -> list[str]:
+        """The ids of the tools to run, each once."""
+        if self.query_type == 4:
+            return list(dict.fromkeys(self.custom_tools))
+        return [BUILT_IN[self.query_type]]
+
+
+def parse_request(value: Any) -> Request:
+    """Check a JSON value and return the request that it is.
+
+    Raises:
+        RequestError: If it is none; it names every fault by its JSON path.
+    """
+    try:
+        request = Request.model_validate(value)
+    except ValidationError as error:
+        raise RequestError([_fault(detail) for detail in error.errors()]) from None
+    if faults := list(_own_faults(request)):
+        raise RequestError(faults)
+    return request
+
+
+def _own_faults(request: Request) -> Iterable[tuple[str, str]]:
+    size = len(request.query.encode())
+    if not request.query.strip():
+        yield "$.query", "is blank; give a question"
+    if size > MAX_QUERY_BYTES:
+        yield "$.query", f"has {size:,} bytes of UTF-8; at most {MAX_QUERY_BYTES:,} are read"
+    for number, name in enumerate(request.custom_tools):
+        if not name.strip():
+            yield f"$.custom_tools[{number}]", "is blank; give the id of a tool"
+    if request.query_type == 4 and not request.custom_tools and not request.use_llm_planner:
+        yield "$.custom_tools", "names no tool; give at least one, or set use_llm_planner to true"
+    if request.query_type != 4 and request.custom_tools:
+        yield "$.custom_tools", "goes with query_type 4 only; leave out the one or the other"
+    for number, name in enumerate(request.partition_ids or ()):
+        if not name.strip():
+            yield f"$.partition_ids[{number}]", "is blank; give the id of a partition"
+    if request.partition_ids is not None and not request.partition_ids:
+        yield "$.partition_ids", "is empty; leave it out to search everything"
+    if request.partition_ids and request.auto_select_partitions:
+        yield "$.auto_select_partitions", "cannot be true beside partition_ids; leave one out"
+    for name in request.bind_params:
+        if name in RESERVED:
+            yield f"$.bind_params.{name}", "is set by the run itself; leave it out"
+
+
+def _fault(detail: Any) -> tuple[str, str]:
+    path = "$"
+    for part in detail["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    if detail["type"] == "extra_forbidden":
+        near = get_close_matches(str(detail["loc"][-1]), Request.model_fields)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return path, f"is not a field of a request{hint}"
+    message = str(detail["msg"])
+    return path, message[:1].lower() + message[1:]
