@@ -17,7 +17,7 @@ from .request_format import Request, RequestError
 from .result import ToolFailure
 from .retriever import ToolTimeoutError
 from .starting_nodes import EmbeddingError
-from .store import GraphStore, MissingIndexesError, StoreError
+from .store import GraphStore, MissingIndexesError, QueryRefusedError, StoreError
 from .templates import TemplateError
 from .threads import OutOfTimeError
 from .tool import RetrieverTool, ToolError
@@ -109,6 +109,7 @@ def failure(tool_id: str, error: Exception, started: float | None = None) -> Too
     """
     kinds: list[tuple[type[Exception], str]] = [
         (MissingIndexesError, "missing_indexes"),
+        (QueryRefusedError, "invalid_tool"),
         (ToolTimeoutError, "timeout"),
         (OutOfTimeError, "timeout"),
         (StoreError, "store_error"),

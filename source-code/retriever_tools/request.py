@@ -18,7 +18,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from .citations import MergedContext, merge_context, neutral, settle_marks
 from .context import CONTEXT_TOKENS, INSTRUCTIONS, NO_ANSWER, estimate_tokens
 from .expansion import own_query
-from .lookup import Found, all_tools, check_request, failure, find_tools
+from .lookup import Found, all_tools, check_request, failure, find_tools, tool_of
 from .request_format import Request, RequestError, parse_request
 from .result import Response, ToolFailure, ToolResult
 from .retriever import TIME_LIMIT, ToolRetriever
