@@ -44,7 +44,6 @@ _OPTIONS = {
     **{"fullCount": bool, "profile": (bool, int), "maxWarningCount": int, "cache": bool},
 }
 _INDEX_FIELDS = {"type", "name", "fields", "analyzer", "features", "inBackground"}
-_WRITES = re.compile(r"\b(INSERT|UPDATE|REPLACE|REMOVE|UPSERT)\b", re.IGNORECASE)
 
 
 class ArangoFault(Exception):
@@ -64,6 +63,17 @@ class Seen:
     parameters: dict[str, str]
     body: Any
     headers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a template does; see `ArangoServer.answers`."""
+
+    answerer: Answerer
+    reads: list[str]
+    writes: list[str]
+    warnings: list[str]
+    plan: Row
 
 
 @dataclass
@@ -117,7 +127,8 @@ class ArangoServer:
         self.open_cursors: dict[str, list[Any]] = {}
         self.requests: list[Seen] = []
         self.faults = Faults()
-        self._answers: dict[str, tuple[Answerer, list[str], list[str], list[str]]] = {}
+        self._answers: dict[str, Answer] = {}
+        self.connections = 0
         self._numbers = itertools.count(1000)
         self._lock = threading.RLock()
         self._port = 0
@@ -158,6 +169,7 @@ class ArangoServer:
         reads: list[str] | None = None,
         writes: list[str] | None = None,
         warnings: list[str] | None = None,
+        plan: Row | None = None,
     ) -> None:
         """Say what a template returns, given its bind parameters.
 
@@ -167,8 +179,11 @@ class ArangoServer:
             reads: The collections that its plan reads.
             writes: The collections that its plan writes to.
             warnings: What it warns of.
+            plan: Parts of the plan to show in the place of the true ones.
         """
-        self._answers[template] = (answerer, reads or [], writes or [], warnings or [])
+        self._answers[template] = Answer(
+            answerer, reads or [], writes or [], warnings or [], plan or {}
+        )
 
     def sent(self, method: str, path: str) -> list[Seen]:
         """Return the requests of a kind; `path` is a beginning, without the database."""
@@ -393,7 +408,8 @@ class ArangoServer:
         check_parameters(query, values)
         if query not in self._answers:
             raise ArangoFault(400, 1501, "AQL: syntax error, unexpected identifier")
-        _, reads, writes, _ = self._answers[query]
+        answer = self._answers[query]
+        reads, writes = answer.reads, answer.writes
         for name in [*reads, *writes]:
             if not name.startswith("_"):
                 self._collection(name)
@@ -405,6 +421,7 @@ class ArangoServer:
             "rules": [],
             "variables": [],
             "isModificationQuery": bool(writes),
+            **answer.plan,
         }
         return 200, {"error": False, "code": 200, "plan": plan, "warnings": []}
 
@@ -446,17 +463,17 @@ class ArangoServer:
 
     def _run(self, query: str, values: Row, transaction: str | None) -> tuple[list[Any], list[str]]:
         if query in self._answers:
-            answerer, _, writes, warnings = self._answers[query]
+            answer = self._answers[query]
             if transaction is not None:
                 declared = self.open_transactions[transaction]
-                allowed = [*declared.get("write", []), *declared.get("exclusive", [])]
-                if not set(writes) <= set(allowed):
+                allowed = {*declared.get("write", []), *declared.get("exclusive", [])}
+                if not set(answer.writes) <= allowed:
                     raise ArangoFault(400, 1652, "unregistered collection used in transaction")
-            return answerer(values), warnings
+            return answer.answerer(values), answer.warnings
         text = " ".join(query.split())
-        for pattern, answer in _KNOWN:
+        for pattern, compute in _KNOWN:
             if found := pattern.fullmatch(text):
-                return answer(self, found.groupdict(), values)
+                return compute(self, found.groupdict(), values)
         raise ArangoFault(400, 1501, f"AQL: syntax error near '{text[:60]}'")
 
     def _nodes(self, collection: str, groups: Mapping[str, str | None], values: Row) -> list[Row]:
@@ -521,6 +538,10 @@ class ArangoServer:
         }
         return sorted(lengths), []
 
+    def _has_text(self, groups: Any, values: Row) -> tuple[list[Any], list[str]]:
+        rows = self._collection(values["@collection"])
+        return [True for row in rows if isinstance(row.get(values["field"]), str)][:1], []
+
     def _partitions(self, groups: Any, values: Row) -> tuple[list[Any], list[str]]:
         rows = self._collection(values["@collection"])
         found = {row[values["field"]] for row in rows if isinstance(row.get(values["field"]), str)}
@@ -564,6 +585,11 @@ _KNOWN: list[tuple[re.Pattern[str], Callable[..., tuple[list[Any], list[str]]]]]
             r"FOR (?P<d>\w+) IN @@collection FILTER IS_STRING\((?P=d)\.@field\) "
             r"COLLECT (?P<p>\w+) = (?P=d)\.@field RETURN (?P=p)",
             ArangoServer._partitions,
+        ),
+        (
+            r"FOR (?P<d>\w+) IN @@collection FILTER IS_STRING\((?P=d)\.@field\) "
+            r"LIMIT 1 RETURN true",
+            ArangoServer._has_text,
         ),
         (
             r"FOR (?P<d>\w+) IN @@collection SORT (?P=d)\._key "
@@ -640,11 +666,13 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 256
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, address: tuple[str, int], handler: Any) -> None:
+        self.owner: ArangoServer = handler.owner
         self.open: set[socket.socket] = set()
-        super().__init__(*arguments)
+        super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        self.owner.connections += 1
         self.open.add(request)
         super().process_request(request, client_address)
 

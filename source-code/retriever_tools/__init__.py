@@ -9,8 +9,12 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "Limits": "deep_search",
+    "adeep_search": "deep_search",
+    "deep_search": "deep_search",
     "ArangoStore": "arango_store",
     "ArangoWriter": "arango_writer",
+    "fill_arango": "arango_writer",
     "AllToolsFailedError": "request",
     "Request": "request",
     "RequestError": "request",

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from .store import QueryRefusedError, StoreError
+from .store import StoreError
 
 INSTALL = "uv sync --extra servers"
 START = "docker run -p 127.0.0.1:8529:8529 -e ARANGO_ROOT_PASSWORD=… arangodb"
@@ -22,8 +22,9 @@ GRACE = 2.0
 _DATABASE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 # Numbers of ArangoDB's errors, https://docs.arango.ai/arangodb/stable/develop/error-codes/
-_FORBIDDEN, _RESOURCE_LIMIT, _NOT_FOUND, _NO_DATABASE = 11, 32, 1203, 1228
-_READ_ONLY, _KILLED, _NO_CURSOR, _UNREGISTERED = 1004, 1500, 1600, 1652
+FORBIDDEN, RESOURCE_LIMIT, READ_ONLY = 11, 32, 1004
+NOT_FOUND, DUPLICATE_NAME, NO_DATABASE = 1203, 1207, 1228
+QUERY_KILLED, CURSOR_NOT_FOUND, UNREGISTERED_COLLECTION = 1500, 1600, 1652
 
 
 class ArangoServerError(StoreError):
@@ -203,20 +204,16 @@ class ArangoConnections:
         said = str(getattr(error, "error_message", None) or "")[:300]
         if number is None:  # no error of the server: the driver could make nothing of the answer
             return StoreError(_no_arango(f"Cannot {task}: what answers at {self.url}"))
-        if number in (_READ_ONLY, _UNREGISTERED):
-            return QueryRefusedError(
-                f"Cannot {task}: the query would write, and ArangoDB has refused it ({said})."
-            )
         advice = {
-            _KILLED: self._late(),
-            _RESOURCE_LIMIT: "The query needs more memory than its limit. Follow fewer steps, or "
+            QUERY_KILLED: self._late(),
+            RESOURCE_LIMIT: "The query needs more memory than its limit. Follow fewer steps, or "
             "give the store a larger memory_limit.",
-            _NO_DATABASE: f"There is no database {self.name!r} at {self.url}. Create it, or name "
+            NO_DATABASE: f"There is no database {self.name!r} at {self.url}. Create it, or name "
             "another one.",
-            _NOT_FOUND: "Check the name, or create the collection.",
-            _NO_CURSOR: "The server has dropped the result before all of it was read. Try again.",
+            NOT_FOUND: "Check the name, or create the collection.",
+            CURSOR_NOT_FOUND: "The server dropped the result before all of it was read. Try again.",
         }
-        if number == _FORBIDDEN or getattr(error, "http_code", None) == 403:
+        if number == FORBIDDEN or getattr(error, "http_code", None) == 403:
             return ArangoServerError(
                 f"Cannot {task}: user {self.username!r} may not do that in database "
                 f"{self.name!r} ({said}). Give the user the right, or ask as another one.",

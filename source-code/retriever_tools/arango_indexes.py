@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .arango_connection import ArangoConnections, ArangoServerError
+from .arango_connection import DUPLICATE_NAME, ArangoConnections, ArangoServerError
 from .store import INDEX_PREFIX, StoreError
 
 ANALYZER = "text_en"
 """ArangoDB's analyzer for English: words, lower case, without accents, stemmed; no stop words."""
-
-_DUPLICATE_NAME = 1207
 
 
 def index_name(collection: str, field: str) -> str:
@@ -56,16 +54,15 @@ class ArangoIndexes:
         missing = [name for name in names if name not in there]
         return missing if viewed >= set(names) else [*missing, view_name(collection)]
 
-    def create(self, collection: str, fields: Sequence[str]) -> list[str]:
-        """Create what `missing` names, and return these names."""
-        missing = self.missing(collection, fields)
+    def create(self, collection: str, fields: Sequence[str], missing: Sequence[str]) -> list[str]:
+        """Create what `missing` has named for these fields, and return these names."""
         view = view_name(collection)
         for field in fields:
             if index_name(collection, field) in missing:
                 self._create_index(collection, field)
         if view in missing:
             self._create_view(collection, [index_name(collection, field) for field in fields])
-        return missing
+        return list(missing)
 
     def drop(self) -> list[str]:
         """Remove all views and indexes that are ours, in all collections; return their names."""
@@ -73,8 +70,8 @@ class ArangoIndexes:
         with self._connections.use("remove the indexes") as database:
             for name in sorted(str(view["name"]) for view in database.views()):
                 collection = name.removeprefix(INDEX_PREFIX).removesuffix("_view")
-                ours = name == view_name(collection)
-                if ours and _viewed(_view(database, name), collection) is not None:
+                named = collection and name == view_name(collection)
+                if named and _viewed(_view(database, name), collection) is not None:
                     database.delete_view(name, ignore_missing=True)
                     dropped.append(name)
             for entry in database.collections():
@@ -121,7 +118,7 @@ class ArangoIndexes:
                 if view is None:
                     database.create_view(name, "search-alias", {"indexes": entries})
         except ArangoServerError as error:
-            if error.number != _DUPLICATE_NAME:  # else someone else has just created it
+            if error.number != DUPLICATE_NAME:  # else someone else has just created it
                 raise
         with self._connections.use(f"create the view {name}") as database:
             there = _viewed(_view(database, name), collection) or set()

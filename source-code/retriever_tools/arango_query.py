@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from .arango_connection import ArangoConnections, ArangoServerError
+from .arango_connection import (
+    READ_ONLY,
+    UNREGISTERED_COLLECTION,
+    ArangoConnections,
+    ArangoServerError,
+)
 from .store import QueryRefusedError, StoreError, is_vector
 from .templates import TemplateError, check_aql
 
@@ -64,19 +69,31 @@ class ArangoQueries:
         with self._connections.use("plan the graph query") as database:
             plan = database.aql.explain(template, bind_vars=values)
             collections = _read_collections(plan)
-        with self._connections.use("run the graph query") as database:
-            transaction = database.begin_transaction(read=collections)
-            try:
-                rows = self._execute(transaction, template, values, strict=False)
-            finally:
-                # Also of what only read: it would take up the server until it times out.
-                with suppress(Exception):
-                    transaction.abort_transaction()
+        try:
+            rows = self._read_only(template, values, collections)
+        except ArangoServerError as error:
+            if error.number not in (READ_ONLY, UNREGISTERED_COLLECTION):
+                raise
+            raise QueryRefusedError(
+                f"The graph query would write, which ArangoDB has prevented. {error}"
+            ) from None
         return [
             _without_vectors(row if isinstance(row, dict) else {"value": row})
             for row in rows
             if row is not None
         ]
+
+    def _read_only(
+        self, template: str, values: Mapping[str, Any], collections: list[str]
+    ) -> list[Any]:
+        with self._connections.use("run the graph query") as database:
+            transaction = database.begin_transaction(read=collections)
+            try:
+                return self._execute(transaction, template, values, strict=False)
+            finally:
+                # Though it has only read: it would take up the server until it times out.
+                with suppress(Exception):
+                    transaction.abort_transaction()
 
     def _execute(
         self, database: Any, query: str, values: Mapping[str, Any], strict: bool

@@ -12,10 +12,21 @@ from langchain_core.documents import Document
 
 from retrievers.documents import check_count, check_query, write_score
 
-from .arango_connection import ArangoConnections
-from .arango_indexes import ANALYZER, ArangoIndexes, view_name
+from .arango_connection import (
+    DUPLICATE_NAME,
+    NOT_FOUND,
+    ArangoConnections,
+    ArangoServerError,
+)
+from .arango_indexes import ANALYZER, ArangoIndexes, index_name, view_name
 from .arango_query import ArangoQueries, warned
-from .store import PARTITION_FIELD, FieldError, StoreError, node_document
+from .store import (
+    PARTITION_FIELD,
+    FieldError,
+    MissingIndexesError,
+    StoreError,
+    node_document,
+)
 from .tool import SearchMode
 
 TOOLS = "Tools"
@@ -50,6 +61,13 @@ FOR node IN @@collection
   FILTER node.@field != null
   COLLECT length = IS_ARRAY(node.@field) ? LENGTH(node.@field) : -1
   RETURN length
+"""
+
+_HAS_TEXT = """
+FOR node IN @@collection
+  FILTER IS_STRING(node.@field)
+  LIMIT 1
+  RETURN true
 """
 
 _PARTITIONS = """
@@ -111,7 +129,7 @@ class ArangoStore:
         password: str = "",
         *,
         token: str | None = None,
-        timeout: float = 30.0,
+        timeout: float = 10.0,
         memory_limit: int = 256 * 2**20,
     ) -> None:
         if not 0 < timeout < math.inf or memory_limit < 1:
@@ -155,8 +173,23 @@ class ArangoStore:
         return self._indexes.missing(_collection(collection), _lexical_fields(modes))
 
     def create_indexes(self, collection: str, modes: Sequence[SearchMode]) -> list[str]:
-        """Create what `missing_indexes` names, and return these names."""
-        return self._indexes.create(_collection(collection), _lexical_fields(modes))
+        """Create what `missing_indexes` names, and return these names.
+
+        Raises:
+            FieldError: If no node has text in a field.
+            StoreError: If a name is taken by something else, or the user may not create any.
+        """
+        fields = _lexical_fields(modes)
+        missing = self.missing_indexes(collection, modes)
+        for field in fields:
+            values = {"@collection": collection, "field": field}
+            if index_name(collection, field) in missing and not self._queries.read(
+                _HAS_TEXT, values, f"check {collection}.{field}"
+            ):
+                raise FieldError(
+                    f"No node of {collection} has text in a field {field!r}. Check the name."
+                )
+        return self._indexes.create(collection, fields, missing)
 
     def drop_indexes(self) -> list[str]:
         """Remove the views and indexes that have the names and the shape of what we create.
@@ -176,7 +209,11 @@ class ArangoStore:
         k: int,
         partition_ids: Sequence[str] | None = None,
     ) -> list[Document]:
-        """Return the `k` best nodes by BM25, with `bm25_score`; only nodes that hold a term."""
+        """Return the `k` best nodes by BM25, with `bm25_score`; only nodes that hold a term.
+
+        Raises:
+            MissingIndexesError: If `create_indexes` was not called for this search.
+        """
         values = {
             "@view": view_name(_collection(collection)),
             "field": _field(field),
@@ -186,7 +223,15 @@ class ArangoStore:
         }
         if not query.strip():
             return []
-        rows = self._search(_LEXICAL, values, partition_ids, f"search {collection}.{field}")
+        rows: list[dict[str, Any]] = []
+        try:
+            rows = self._search(_LEXICAL, values, partition_ids, f"search {collection}.{field}")
+        except ArangoServerError as error:
+            if error.number != NOT_FOUND:
+                raise
+        # To a view, a field without an index is one that no node has: no error, and no result.
+        if not rows and (missing := self._indexes.missing(collection, [field])):
+            raise MissingIndexesError(missing, collection)
         return [_found(collection, row, "bm25_score", "bm25") for row in rows]
 
     def search_semantic(
@@ -203,10 +248,11 @@ class ArangoStore:
 
         Raises:
             FieldError: If no node has the field, or a node has no vector of this length in it.
+            ValueError: If the question's vector is not a list of finite numbers.
         """
         numbers = [float(number) for number in vector]
         if not numbers or not all(map(math.isfinite, numbers)):
-            raise FieldError(
+            raise ValueError(
                 "The question's vector must hold finite numbers, and at least one, got "
                 f"{numbers!r:.60}."
             )
@@ -267,9 +313,14 @@ class ArangoStore:
 
     def create_collection(self, name: str, *, edges: bool = False) -> None:
         """Create a collection, of nodes or of edges, unless it is there."""
-        with self._connections.use(f"create the collection {name}") as database:
-            if not database.has_collection(_collection(name)):
+        if self.has_collection(_collection(name)):
+            return
+        try:
+            with self._connections.use(f"create the collection {name}") as database:
                 database.create_collection(name, edge=edges)
+        except ArangoServerError as error:
+            if error.number != DUPLICATE_NAME:  # else someone else has just created it
+                raise
 
     def import_documents(self, collection: str, documents: Sequence[Mapping[str, Any]]) -> None:
         """Write documents into a collection, all of them or none; one with the same key goes.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
+
+from langchain_core.embeddings import Embeddings
 
 from .arango_store import ArangoStore
 from .store import StoreError
@@ -16,6 +18,71 @@ BATCH_ROWS = 500
 # Besides letters and digits, what a key may hold; % begins what was something else.
 _KEY_SIGNS = "_-:.@()+,=;$!*'"
 _MAX_KEY = 254
+
+
+class Nodes(Protocol):
+    """A table of nodes, as `ragbook.graph_data` has them; `embedded` is a text for each row."""
+
+    name: str
+    fields: dict[str, str]
+    rows: list[dict[str, Any]]
+    embedded: list[str] | None
+
+
+class Edges(Protocol):
+    """A table of relationships, with `from` and `to` in its rows."""
+
+    name: str
+    source: str
+    target: str
+    fields: dict[str, str]
+    rows: list[dict[str, Any]]
+
+
+class Graph(Protocol):
+    """What is written into a database."""
+
+    @property
+    def nodes(self) -> Sequence[Nodes]:
+        """The tables of nodes."""
+
+    @property
+    def edges(self) -> Sequence[Edges]:
+        """The tables of relationships."""
+
+
+def fill_arango(store: ArangoStore, rows: Graph, embeddings: Embeddings) -> dict[str, int]:
+    """Write a graph into a database of a server, with vectors where it has texts for them.
+
+        fill_arango(store, ragbook.graph_data.example_rows(), embeddings)
+
+    Args:
+        store: The database; its user needs the right to write.
+        rows: The graph.
+        embeddings: Makes the field `embedding` of the nodes; it must be the model that asks later.
+
+    Returns:
+        How many nodes or relationships were written, by collection.
+
+    Raises:
+        StoreError: If a row does not fit, or the database refuses it.
+    """
+    writer = ArangoWriter(store)
+    written = {}
+    for table in rows.nodes:
+        columns, nodes = table.fields, table.rows
+        if table.embedded is not None:
+            columns = columns | {"embedding": "FLOAT[]"}
+            vectors = embeddings.embed_documents(table.embedded)
+            nodes = [
+                row | {"embedding": vector} for row, vector in zip(nodes, vectors, strict=True)
+            ]
+        written[table.name] = writer.nodes(table.name, columns, nodes)
+    for edge in rows.edges:
+        written[edge.name] = writer.relationships(
+            edge.name, edge.source, edge.target, edge.fields, edge.rows
+        )
+    return written
 
 
 class ArangoWriter:
