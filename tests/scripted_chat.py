@@ -17,8 +17,8 @@ class ScriptedChatModel(BaseChatModel):
     """Answers with the next reply of a script, and remembers what it was asked.
 
     Args:
-        replies: A dict is the arguments of a call of the only tool that it was given, a string is
-            prose, an exception is raised.
+        replies: A dict is the arguments of a call of the only tool that it was given, an exception
+            is raised, and anything else (also a dict without a tool) is prose.
     """
 
     replies: list[Any]
@@ -43,10 +43,10 @@ class ScriptedChatModel(BaseChatModel):
         reply = self.replies.pop(0)
         if isinstance(reply, Exception):
             raise reply
-        if isinstance(reply, dict):
+        if isinstance(reply, dict) and "tool_names" in kwargs:
             (name,) = kwargs["tool_names"]
             calls = [{"name": name, "args": reply, "id": str(len(self.asked))}]
             message = AIMessage("", tool_calls=calls)
         else:
-            message = AIMessage(reply)
+            message = AIMessage(str(reply))
         return ChatResult(generations=[ChatGeneration(message=message)])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def tool(tool_id: str, description: str, tool_type: str = "custom_retriever") ->
     )
 
 
-HALF = Calibration(slope=10.0, intercept=-5.0, threshold=0.5, margin=0.2)
+HALF = Calibration(slope=10.0, intercept=-5.0, threshold=0.5, margin=0.2, preference=1.0)
 """A similarity of .5 has the probability .5, and is just chosen."""
 
 A, B, AB = tool("a", "aaa"), tool("b", "bbb"), tool("ab", "ab")
@@ -91,8 +92,8 @@ def test_no_tool_is_chosen_below_the_threshold() -> None:
 
 
 def test_a_tool_further_below_the_best_than_the_margin_is_left_out() -> None:
-    # Probabilities for "aab": ab .989, a .981; for "aaab" (3, 1): a .989, ab .980, b .239.
-    narrow = Calibration(slope=10.0, intercept=-5.0, threshold=0.5, margin=0.001)
+    # Probabilities for "aab": ab .989, a .981.
+    narrow = replace(HALF, margin=0.001)
     choices = choose_tools("aab", [A, AB], LetterEmbeddings(), calibration=narrow)
     assert ids(choices) == ["ab"]
 
@@ -113,10 +114,12 @@ def test_a_built_in_tool_is_chosen_only_if_no_custom_one_fits() -> None:
     assert chosen("aaa", [LOCAL, B]) == ["near"]
 
 
-def test_the_nearest_sentence_of_a_description_counts() -> None:
-    both = tool("both", "Aaa aaa aaa. Bbb bbb bbb.")
-    chooser = ToolChooser([both], LetterEmbeddings(), HALF)
-    assert chooser.similarities([0.0, 1.0, 0.0, 0.0]) == [pytest.approx(1.0)]
+def test_a_built_in_tool_that_is_ahead_by_more_than_the_preference_is_chosen() -> None:
+    # Probabilities for "aaab": near .9888 (cosine 3/√10), ab .9810 (4/√20): .0078 apart.
+    for preference, expected in ((0.007, "near"), (0.008, "ab")):
+        calibration = replace(HALF, preference=preference)
+        choices = choose_tools("aaab", [LOCAL, AB], LetterEmbeddings(), calibration=calibration)
+        assert ids(choices) == [expected]
 
 
 def test_descriptions_are_embedded_once_and_a_known_vector_saves_the_questions() -> None:
@@ -152,16 +155,22 @@ async def test_a_question_that_is_no_string_is_a_type_error() -> None:
     ),
     st.floats(0, 1),
     st.floats(0, 1),
+    st.floats(0, 1),
     st.integers(1, 4),
 )
 def test_what_is_chosen_is_sorted_within_the_margin_and_of_one_pass(
-    query: str, described: list[tuple[str, bool]], threshold: float, margin: float, count: int
+    query: str,
+    described: list[tuple[str, bool]],
+    threshold: float,
+    margin: float,
+    preference: float,
+    count: int,
 ) -> None:
     tools = [
         tool(f"t{n}", text, "custom_retriever" if custom else "local")
         for n, (text, custom) in enumerate(described)
     ]
-    calibration = Calibration(slope=8.0, intercept=-4.0, threshold=threshold, margin=margin)
+    calibration = Calibration(8.0, -4.0, threshold, margin, preference)
     chooser = ToolChooser(tools, LetterEmbeddings(), calibration, count)
     choices = chooser.choose(query)
     scores = [choice.score or 0.0 for choice in choices]
@@ -171,6 +180,8 @@ def test_what_is_chosen_is_sorted_within_the_margin_and_of_one_pass(
     assert len({choice.tool.tool_type for choice in choices}) <= 1
     probabilities = chooser.probabilities(LetterEmbeddings().embed_query(query))
     assert bool(choices) == (max(probabilities) >= threshold)
+    if choices:
+        assert max(probabilities) - scores[0] <= preference or scores[0] == max(probabilities)
 
 
 Chooser = Callable[..., Any]

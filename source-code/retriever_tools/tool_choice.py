@@ -19,7 +19,6 @@ from langchain_core.runnables.config import run_in_executor
 from pydantic import BaseModel, Field, ValidationError
 
 from retrievers.documents import check_count, check_query
-from retrievers.sentences import split_sentences
 
 from .tool import RetrieverTool
 
@@ -54,15 +53,18 @@ class Calibration:
         intercept: See above.
         threshold: The least probability of a tool that is chosen.
         margin: How far below the best tool's probability another may be that is chosen beside it.
+        preference: How far a built-in tool may be ahead of the best `custom_retriever` that fits,
+            and not be chosen in its place. 1: a custom tool that fits always comes first.
     """
 
     slope: float
     intercept: float
     threshold: float
     margin: float
+    preference: float
 
 
-MINILM = Calibration(slope=10.0, intercept=-4.0, threshold=0.4, margin=0.1)
+MINILM = Calibration(slope=7.64, intercept=-1.36, threshold=0.2, margin=0.02, preference=0.0)
 """For all-MiniLM-L6-v2, the embedded profile's model. Chosen by `uv run benchmarks/tool_choice.py`
 on one half of data/tool_questions.jsonl. Another model's similarities need another calibration."""
 
@@ -82,10 +84,10 @@ class ToolIds(BaseModel):
 class ToolChooser:
     """Chooses tools by the similarity between question and description, calibrated.
 
-    A description is read sentence by sentence, and its similarity is that of the sentence closest
-    to the question: a tool that can do three things is not further from each than one that can do
-    a single one. Tools of type `custom_retriever` come first; the built-in ones are looked at only
-    if none of these fits, as in ArangoDB's public documentation.
+    Tools of type `custom_retriever` are preferred to the built-in ones, as in ArangoDB's public
+    documentation; how much is part of the calibration. There, built-in tools are looked at only if
+    no custom one fits. By similarity alone that never finds `global` where some custom tool fits a
+    little: see `benchmarks/tool_choice.py`.
 
     Args:
         tools: The tools to choose from. Their descriptions are embedded once, here.
@@ -105,10 +107,8 @@ class ToolChooser:
         self.embeddings = embeddings
         self.calibration = calibration
         self.max_tools: int = check_count("max_tools", max_tools, MAX_TOOLS)
-        sentences = [split_sentences(tool.description) for tool in self.tools]
-        vectors = embeddings.embed_documents([text for texts in sentences for text in texts])
-        rows = iter(vectors)
-        self._vectors = [np.array([_unit(next(rows)) for _ in texts]) for texts in sentences]
+        texts = [tool.description for tool in self.tools]
+        self._vectors = [_unit(row) for row in embeddings.embed_documents(texts)] if texts else []
 
     def choose(self, query: str, vector: Sequence[float] | None = None) -> list[Choice]:
         """Return the tools that fit a question, best first; none if no tool does.
@@ -122,22 +122,19 @@ class ToolChooser:
         """
         if not check_query(query).strip() or not self.tools:
             return []
-        probabilities = self.probabilities(vector or self.embeddings.embed_query(query))
-        for custom in (True, False):
-            ranked = sorted(
-                (
-                    Choice(tool, probability)
-                    for tool, probability in zip(self.tools, probabilities)
-                    if (tool.tool_type == "custom_retriever") is custom
-                    and probability >= self.calibration.threshold
-                ),
-                key=lambda choice: -(choice.score or 0.0),
-            )
-            if ranked:
-                least = (ranked[0].score or 0.0) - self.calibration.margin
-                near = [choice for choice in ranked if (choice.score or 0.0) >= least]
-                return near[: self.max_tools]
-        return []
+        least = self.calibration.threshold
+        known = vector if vector is not None else self.embeddings.embed_query(query)
+        scored = sorted(
+            zip(self.tools, self.probabilities(known)), key=lambda pair: -pair[1]
+        )  # stable: equal ones keep the order of the tools
+        fitting = [(tool, p) for tool, p in scored if p >= least]
+        custom = [(tool, p) for tool, p in fitting if tool.tool_type == "custom_retriever"]
+        built_in = [(tool, p) for tool, p in fitting if tool.tool_type != "custom_retriever"]
+        chosen = custom or built_in
+        if custom and built_in and built_in[0][1] - custom[0][1] > self.calibration.preference:
+            chosen = built_in
+        near = [pair for pair in chosen if pair[1] >= chosen[0][1] - self.calibration.margin]
+        return [Choice(tool, p) for tool, p in near[: self.max_tools]]
 
     async def achoose(self, query: str, vector: Sequence[float] | None = None) -> list[Choice]:
         """Do what `choose` does, on the event loop."""
@@ -154,9 +151,9 @@ class ToolChooser:
         ]
 
     def similarities(self, vector: Sequence[float]) -> list[float]:
-        """Return for each tool the cosine between a question's vector and the nearest sentence."""
+        """Return for each tool the cosine between a question's vector and the description's."""
         asked = _unit(vector)
-        return [float(np.max(rows @ asked)) if len(rows) else -1.0 for rows in self._vectors]
+        return [float(row @ asked) for row in self._vectors]
 
 
 def choose_tools(
