@@ -1,38 +1,20 @@
 """Checks that a tool's graph query is one statement that only reads, before any database sees it.
 
 A database opened to read may still write files, read files and load extensions when a query asks
-it to, so the check does not rely on it. A template is cut into the same tokens as the database
-would cut it into. Where two readers could disagree (a comment ending in `**/`, an unknown escape,
-a lone carriage return, letters outside ASCII), the template is refused: there is always a plain way
-to write it.
+it to, so the check does not rely on that: it lets only known reading clauses through.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
 
-MAX_TEMPLATE = 20_000
-"""The most characters that a template may have."""
+from .template_tokens import MAX_TEMPLATE, Language, TemplateError, Token, cut, shorten
+
+__all__ = ["MAX_TEMPLATE", "RESERVED", "TemplateError", "check_aql", "check_cypher"]
 
 RESERVED = frozenset({"nodes", "top_k", "relations_collection", "partition_ids"})
 """The parameters that a run sets itself, so that neither a tool nor a request can."""
-
-
-class TemplateError(ValueError):
-    """A template is not one statement that only reads.
-
-    Args:
-        what: What is wrong and what to do.
-        line: The line of the template, counted from 1; 0 when it is about all of it.
-        word: The word or sign at fault.
-    """
-
-    def __init__(self, what: str, line: int = 0, word: str = "") -> None:
-        self.line = line
-        self.word = word
-        super().__init__(f"line {line}: {what}" if line else what)
 
 
 def check_cypher(template: str) -> set[str]:
@@ -49,16 +31,21 @@ def check_cypher(template: str) -> set[str]:
         TemplateError: If it could do anything else, or could be read in two ways.
         TypeError: If it is not a string.
     """
-    tokens = _tokens(template, _CYPHER)
+    tokens = cut(template, "cypher")
+    _check_client(template)
     if tokens and tokens[-1].kind == ";":
         tokens.pop()
-    _check_words(tokens, _CYPHER)
+    _check_words(tokens, "cypher", _CYPHER_REFUSED, _CYPHER_FUNCTIONS)
     _check_order(tokens)
+    _check_first(tokens, _CYPHER_FIRST)
     return _parameters(tokens, "$nodes")
 
 
 def check_aql(template: str) -> set[str]:
     """Check that an AQL template only reads, and return the parameters that it uses.
+
+    Collections of ArangoDB's own, whose names begin with `_`, are refused where a template names
+    them outside strings; what `DOCUMENT` may fetch is for the rights of the database's user.
 
     Args:
         template: One query of FOR, LET, FILTER, SEARCH, SORT, LIMIT, COLLECT, WINDOW, PRUNE,
@@ -71,275 +58,152 @@ def check_aql(template: str) -> set[str]:
         TemplateError: If it could do anything else, or could be read in two ways.
         TypeError: If it is not a string.
     """
-    tokens = _tokens(template, _AQL)
-    _check_words(tokens, _AQL)
+    tokens = cut(template, "aql")
+    _check_words(tokens, "aql", _AQL_REFUSED, _AQL_FUNCTIONS)
+    _check_own_collections(tokens)
+    _check_first(tokens, _AQL_FIRST)
     return _parameters(tokens, "@nodes")
-
-
-@dataclass(frozen=True)
-class _Token:
-    """`kind` is word, name (in backticks), string, number, parameter, or the sign itself."""
-
-    kind: str
-    text: str
-    line: int
-
-    @property
-    def upper(self) -> str:
-        return self.text.upper()
-
-
-@dataclass(frozen=True)
-class _Language:
-    name: str
-    pieces: re.Pattern[str]
-    first: Set[str]
-    refused: Mapping[str, str]
-    functions: Set[str]
-    after: Set[str]  # a word behind one of these signs is a property or label, not a keyword
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_WRITES = "it changes the database, and a template only reads"
-_FILES = "it reads or writes files, and a template only reads the database"
-_SETTINGS = "it changes how the database runs, and a template only reads"
-_TRANSACTIONS = "it controls a transaction, and a template is one reading statement"
-_PLANS = "it describes a query in place of running it; write the query alone"
-_CALLS = "it runs a procedure; a template has only MATCH, WITH, UNWIND and RETURN"
+def _because(**reasons: str) -> dict[str, str]:
+    """Return each refused word with the reason that its group gives."""
+    texts = {
+        "writes": "it changes the database, and a template only reads",
+        "files": "it reads or writes files, and a template only reads the database",
+        "settings": "it changes how the database runs, and a template only reads",
+        "transactions": "it controls a transaction, and a template is one reading statement",
+        "plans": "it describes a query in place of running it; write the query alone",
+        "calls": "it runs a procedure, and a template only reads",
+    }
+    return {word: texts[group] for group, words in reasons.items() for word in words.split()}
 
-_COMMENTS = r"""
-    (?P<comment>//[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)
-  | (?P<space>[ \t\n]+)
-"""
 
-_CYPHER = _Language(
-    name="Cypher",
-    pieces=re.compile(
-        _COMMENTS
-        + r"""
-  | (?P<string>'(?:[^'\\]|\\(?:[\\'"bfnrtBFNRT]|[xX][0-9a-fA-F]{2}|[uU][0-9a-fA-F]{4}))*'
-      |"(?:[^"\\]|\\(?:[\\'"bfnrtBFNRT]|[xX][0-9a-fA-F]{2}|[uU][0-9a-fA-F]{4}))*")
-  | (?P<name>(?:`[^`]*`)+)
-  | (?P<parameter>\$[A-Za-z_][A-Za-z0-9_]*)
-  | (?P<number>(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE]-?[0-9]+)?)
-  | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
-  | (?P<sign>\.\.|<=|>=|<>|<<|>>|=~|:=|[-+*/%^=<>!|&.,:;(){}\[\]])
-    """,
-        re.VERBOSE,
+_CYPHER_FIRST = _words("MATCH OPTIONAL UNWIND WITH RETURN")
+_CYPHER_REFUSED = _because(
+    writes="ALTER COMMENT CREATE DELETE DETACH DROP FOREACH MACRO MERGE REMOVE RENAME SET UPDATE",
+    files="ATTACH COPY EXPORT IMPORT LOAD USE",
+    settings="ANALYZE FORCE INSTALL UNINSTALL",
+    transactions=(
+        "BEGIN CHECKPOINT COMMIT COMMIT_SKIP_CHECKPOINT ROLLBACK ROLLBACK_SKIP_CHECKPOINT"
     ),
-    first=_words("MATCH OPTIONAL UNWIND WITH RETURN"),
-    refused={
-        **dict.fromkeys(
-            _words(
-                "ALTER COMMENT CREATE DELETE DETACH DROP FOREACH MACRO MERGE REMOVE RENAME SET "
-                "UPDATE"
-            ),
-            _WRITES,
-        ),
-        **dict.fromkeys(_words("ATTACH COPY EXPORT IMPORT LOAD USE"), _FILES),
-        **dict.fromkeys(_words("ANALYZE FORCE INSTALL UNINSTALL"), _SETTINGS),
-        **dict.fromkeys(
-            _words(
-                "BEGIN CHECKPOINT COMMIT COMMIT_SKIP_CHECKPOINT ROLLBACK ROLLBACK_SKIP_CHECKPOINT"
-            ),
-            _TRANSACTIONS,
-        ),
-        **dict.fromkeys(_words("EXPLAIN PROFILE"), _PLANS),
-        **dict.fromkeys(_words("CALL PROJECT YIELD"), _CALLS),
-    },
-    functions=_words("NEXTVAL CURRVAL SETSEED CREATE_EMBEDDING"),
-    after=frozenset({".", ":"}),
+    plans="EXPLAIN PROFILE",
+    calls="CALL PROJECT YIELD",
 )
+# Sequences are written when they are read, a seed changes later answers, embeddings call a server.
+_CYPHER_FUNCTIONS = _words("NEXTVAL CURRVAL SETSEED CREATE_EMBEDDING")
 
-_AQL = _Language(
-    name="AQL",
-    pieces=re.compile(
-        _COMMENTS
-        + r"""
-  | (?P<string>'(?:[^'\\]|\\[^\n])*'|"(?:[^"\\]|\\[^\n])*")
-  | (?P<name>`[^`\\]*`)
-  | (?P<parameter>@@?[A-Za-z_][A-Za-z0-9_]*)
-  | (?P<number>0[xX][0-9a-fA-F]+|0[bB][01]+
-      |(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)
-  | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
-  | (?P<sign>\.\.\.|\.\.|::|<=|>=|==|!=|=~|!~|&&|\|\||\?\?|[-+*/%=<>!?|&.,:;(){}\[\]])
-    """,
-        re.VERBOSE,
-    ),
-    first=_words("FOR LET FILTER SORT LIMIT COLLECT WITH RETURN"),
-    refused=dict.fromkeys(_words("INSERT UPDATE REPLACE REMOVE UPSERT"), _WRITES),
-    functions=_words("APPLY CALL FAIL SLEEP V8"),
-    after=frozenset({"."}),
-)
+_AQL_FIRST = _words("FOR LET FILTER SORT LIMIT COLLECT WITH RETURN")
+_AQL_REFUSED = _because(writes="INSERT UPDATE REPLACE REMOVE UPSERT")
+# Two call any function by its name, one holds a thread, one fails, one moves the query elsewhere.
+_AQL_FUNCTIONS = _words("APPLY CALL SLEEP FAIL V8")
 
-# The words that may stand behind a value in Cypher; an unknown clause stands there too.
+# The words that may stand behind a value in Cypher; an unknown clause would stand there too.
 _CYPHER_GOES_ON = _words(
     "AND AS ASC ASCENDING CONTAINS DESC DESCENDING ELSE END ENDS IN IS LIMIT MATCH OPTIONAL OR "
     "ORDER RETURN SKIP STARTS THEN UNION UNWIND WHEN WHERE WITH XOR"
 )
 # Keywords that are not values themselves, so that a value or another keyword may follow.
 _CYPHER_OPENS = (_CYPHER_GOES_ON - _words("ASC ASCENDING DESC DESCENDING END")) | _words(
-    "ALL BY CASE DISTINCT NOT ACYCLIC SHORTEST TRAIL WSHORTEST"
+    "ACYCLIC ALL BY CASE DISTINCT NOT SHORTEST TRAIL WSHORTEST"
 )
-_CYPHER_OPERANDS = _words("word name string number parameter")
-_CYPHER_VALUES = _CYPHER_OPERANDS | _words(") ] }")
+_CYPHER_VALUES = _words("word name string number parameter ) ] }")
 
 
-def _tokens(template: str, language: _Language) -> list[_Token]:
-    """Cut a template into tokens; comments and spaces are left out."""
-    if not isinstance(template, str):
-        raise TypeError(f"A template is text, not {type(template).__name__}.")
-    if len(template) > MAX_TEMPLATE:
-        raise TemplateError(
-            f"the template has {len(template):,} characters; shorten it to {MAX_TEMPLATE:,}"
-        )
-    template = template.replace("\r\n", "\n")
-    tokens: list[_Token] = []
-    at, line, joined = 0, 1, False
-    while at < len(template):
-        found = language.pieces.match(template, at)
-        if found is None:
-            raise _unreadable(template, at, line, language)
-        kind, text = str(found.lastgroup), found.group()
-        _check_characters(text, line, outside=kind in ("space", "sign"))
-        if kind == "comment" and text.startswith("/*") and text[2:].endswith("**/"):
-            raise TemplateError("end this comment with ` */`, not with `**/`", line, "**/")
-        if kind in ("word", "number", "parameter", "name"):
-            if joined:
-                raise TemplateError(
-                    f"put a space before {_shown(text)}: it touches the word before it", line, text
-                )
-            joined = True
-        else:
-            joined = False
-        if kind not in ("comment", "space"):
-            tokens.append(_Token(text if kind == "sign" else kind, text, line))
-        line += text.count("\n")
-        at = found.end()
-    return tokens
-
-
-def _check_characters(text: str, line: int, outside: bool) -> None:
-    """Refuse characters that no reader sees, or that cannot be sent."""
-    for character in text:
-        if (ord(character) < 32 and character not in "\t\n") or ord(character) == 127:
-            raise TemplateError(
-                f"the control character U+{ord(character):04X} does not belong in a template; "
-                "remove it, or give it in a parameter",
-                line + text[: text.index(character)].count("\n"),
-                character,
-            )
-        if 0xD800 <= ord(character) <= 0xDFFF:
-            raise TemplateError(
-                f"U+{ord(character):04X} is half a character; write the whole one", line, character
-            )
-
-
-def _unreadable(template: str, at: int, line: int, language: _Language) -> TemplateError:
-    """Return the error for text that is no token of the language."""
-    sign = template[at]
-    _check_characters(sign, line, outside=True)
-    if sign in "'\"":
-        what = (
-            "a string that begins here does not end, or has an escape that "
-            f"{language.name} does not know; give the text in a parameter"
-        )
-    elif sign in "`´":
-        what = "a name that begins here does not end, or is not in plain backticks; write `name`"
-    elif template.startswith("/*", at):
-        what = "a comment that begins here does not end; end it with */"
-    elif sign in "$@":
-        mark = "$" if language is _CYPHER else "@"
-        what = (
-            f"{sign} does not begin a parameter here; write {mark}name, "
-            "with letters, digits and _ only"
-        )
-    elif not sign.isascii():
-        what = (
-            f"{sign} (U+{ord(sign):04X}) is not a letter from A to Z; "
-            "put such a name between backticks, or the text in a parameter"
-        )
-    else:
-        what = f"{sign} does not belong in {language.name}; remove it"
-    return TemplateError(what, line, sign)
-
-
-def _check_words(tokens: list[_Token], language: _Language) -> None:
-    """Refuse what is empty, begins unknown, is two statements, or names what does more."""
-    if not tokens:
-        raise TemplateError("the template is empty; write a reading statement that ends in RETURN")
-    for token, before, behind in zip(
-        tokens, [None, *tokens[:-1]], [*tokens[1:], None], strict=True
-    ):
+def _check_words(
+    tokens: Sequence[Token], language: Language, refused: Mapping[str, str], functions: Set[str]
+) -> None:
+    """Refuse a second statement, and every word that does more than read."""
+    # Behind these signs stands a property (or, in Cypher, a label): never a keyword.
+    named = (".", ":") if language == "cypher" else (".",)
+    for token, before, behind in zip(tokens, [None, *tokens], [*tokens[1:], None], strict=False):
         if token.kind == ";":
             raise TemplateError("; would begin a second statement; write only one", token.line, ";")
         if token.kind == "::":
-            raise TemplateError(
-                ":: calls a user-defined function, which may do anything; "
-                "use the functions that AQL has",
-                token.line,
-                "::",
-            )
+            what = ":: calls a user-defined function, which may do anything; use AQL's own"
+            raise TemplateError(what, token.line, "::")
         if token.kind not in ("word", "name"):
             continue
-        bare = token.text.replace("`", "").upper()
-        if behind is not None and behind.kind == "(" and bare in language.functions:
-            raise TemplateError(
-                f"the function {token.text} does more than read; leave it out", token.line, bare
-            )
-        if before is not None and before.kind in language.after:
+        if behind is not None and behind.kind == "(" and token.upper in functions:
+            what = f"the function {token.text} does more than read; leave it out"
+            raise TemplateError(what, token.line, token.text)
+        if before is not None and before.kind in named:
             continue
-        if language is _AQL and bare.startswith("_") and (behind is None or behind.kind != ":"):
-            raise TemplateError(
-                f"{token.text} begins with _ as ArangoDB's own collections do, which a template "
-                "does not read; use another name",
-                token.line,
-                token.text,
+        if token.kind == "word" and token.upper in refused:
+            what = (
+                f"{token.text} is refused, as {refused[token.upper]} "
+                f"(a name of your own goes between backticks: `{token.text}`)"
             )
-        if token.kind == "word" and bare in language.refused:
-            raise TemplateError(
-                f"{token.text} is refused, as {language.refused[bare]} "
-                f"(a name of your own goes between backticks: `{token.text}`)",
-                token.line,
-                token.text,
-            )
-    first = tokens[0]
-    if first.kind != "word" or first.upper not in language.first:
-        raise TemplateError(
-            f"a template cannot begin with {_shown(first.text)}; "
-            f"begin with {' or '.join(sorted(language.first))}",
-            first.line,
-            first.text,
+            raise TemplateError(what, token.line, token.text)
+
+
+def _check_client(template: str) -> None:
+    """Refuse what ladybug's Python client would fill in before the database reads the query.
+
+    It replaces `to_json($name)` by the value, in strings and comments too, where a quote of the
+    value would end the string.
+    """
+    found = re.search("to_json", template, re.IGNORECASE)
+    if found:
+        line = template.count("\n", 0, found.start()) + 1
+        what = (
+            f"{found.group()} would be filled in as text, not as a parameter, wherever it stands; "
+            "leave the word out"
         )
+        raise TemplateError(what, line, found.group())
 
 
-def _check_order(tokens: list[_Token]) -> None:
-    """Refuse a word behind a value that is none of the keywords known to go on from there."""
-    value = False
-    before = None
+def _check_order(tokens: Sequence[Token]) -> None:
+    """Refuse a word behind a value that is none of the Cypher keywords that go on from there."""
+    value, before = False, None
     for token in tokens:
-        name = before is not None and (before.kind in (".", ":") or before.upper == "AS")
-        goes_on = token.kind == "word" and token.upper in _CYPHER_GOES_ON
-        if value and not name and token.kind in _CYPHER_OPERANDS and not goes_on:
-            raise TemplateError(
-                f"{_shown(token.text)} cannot stand here; a template has only MATCH, OPTIONAL "
-                "MATCH, WHERE, WITH, UNWIND, RETURN, ORDER BY, SKIP, LIMIT and UNION",
-                token.line,
-                token.text,
+        named = before is not None and (before.kind in (".", ":") or before.upper == "AS")
+        keyword = token.kind == "word" and not named
+        goes_on = named or (keyword and token.upper in _CYPHER_GOES_ON)
+        if value and token.kind in ("word", "name") and not goes_on:
+            what = (
+                f"{shorten(token.text)} cannot stand here; a template has only MATCH, OPTIONAL "
+                "MATCH, WHERE, WITH, UNWIND, RETURN, ORDER BY, SKIP, LIMIT and UNION"
             )
-        keyword = token.kind == "word" and not name and token.upper in _CYPHER_OPENS
-        value = token.kind in _CYPHER_VALUES and not keyword
+            raise TemplateError(what, token.line, token.text)
+        opens = keyword and token.upper in _CYPHER_OPENS
+        value = token.kind in _CYPHER_VALUES and not opens
         before = token
 
 
-def _parameters(tokens: list[_Token], nodes: str) -> set[str]:
+def _check_own_collections(tokens: Sequence[Token]) -> None:
+    """Refuse AQL names that begin with `_`, but not attributes and the keys of objects."""
+    for token, before, behind in zip(tokens, [None, *tokens], [*tokens[1:], None], strict=False):
+        own = token.kind in ("word", "name") and token.upper.startswith("_")
+        attribute = before is not None and before.kind == "."
+        key = behind is not None and behind.kind == ":"
+        if own and not attribute and not key:
+            what = (
+                f"{shorten(token.text)} begins with _ as the collections of ArangoDB's own do, "
+                "which a template does not read; use another name"
+            )
+            raise TemplateError(what, token.line, token.text)
+
+
+def _check_first(tokens: Sequence[Token], first: Set[str]) -> None:
+    if not tokens:
+        raise TemplateError("the template is empty; write a reading statement that ends in RETURN")
+    if tokens[0].kind != "word" or tokens[0].upper not in first:
+        what = (
+            f"a template cannot begin with {shorten(tokens[0].text)}; "
+            f"begin with {', '.join(sorted(first - {'WITH'}))} or WITH"
+        )
+        raise TemplateError(what, tokens[0].line, tokens[0].text)
+
+
+def _parameters(tokens: Sequence[Token], nodes: str) -> set[str]:
     """Return the names of the parameters, and refuse a template without `nodes` or a RETURN."""
     if not any(
-        token.kind == "word" and token.upper == "RETURN" and before.kind not in (".", ":")
-        for before, token in zip([tokens[0], *tokens[:-1]], tokens, strict=True)
+        token.kind == "word" and token.upper == "RETURN" and tokens[at - 1].kind not in (".", ":")
+        for at, token in enumerate(tokens)
     ):
         raise TemplateError("the template returns nothing; end it with RETURN")
     used = {token.text[1:] for token in tokens if token.kind == "parameter"}
@@ -348,7 +212,3 @@ def _parameters(tokens: list[_Token], nodes: str) -> set[str]:
             f"the template does not use {nodes}, the ids of the nodes that the search found"
         )
     return used
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= 40 else text[:40] + "…"
