@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 """Told in a few words what is being done."""
 
-_RULES = ("entities.py", "entity_words.py", "graph_data.py", "knowledge_graph.py")
+_RULES = (
+    *("entities.py", "entity_names.py", "entity_terms.py", "entity_words.py"),
+    *("graph_data.py", "knowledge_graph.py"),
+)
 
 
 @dataclass(frozen=True)
