@@ -312,8 +312,11 @@ class ArangoServer:
         _check(set(body) <= _INDEX_FIELDS, f"invalid fields: {sorted(set(body) - _INDEX_FIELDS)}")
         _check(bool(_NAME.fullmatch(body["name"])), "illegal name")
         _check(bool(body["fields"]), "fields must not be empty")
-        if any(index["name"] == body["name"] for index in self.indexes.get(collection, [])):
-            raise ArangoFault(409, 1207, "duplicate value: index name already used")
+        for index in self.indexes.get(collection, []):
+            if index["name"] == body["name"]:
+                if all(index.get(name) == value for name, value in body.items()):
+                    return 200, {"error": False, "code": 200, "isNewlyCreated": False, **index}
+                raise ArangoFault(409, 1207, "duplicate name")
         index = self.add_index(collection, body)
         return 201, {"error": False, "code": 201, "isNewlyCreated": True, **index}
 

@@ -89,11 +89,13 @@ class ArangoIndexes:
     def _create_index(self, collection: str, field: str) -> None:
         name = index_name(collection, field)
         with self._connections.use(f"create the index {name}") as database:
-            if name in _indexes(database, collection):
+            there = _indexes(database, collection).get(name)
+            if there is not None and not _is_ours(there, collection):
                 raise StoreError(
                     f"{collection} has an index {name} that is not an inverted index over {field} "
                     f"with the analyzer {ANALYZER}. Remove or rename it, as this name is needed."
                 )
+            # If someone else has just made the same one, ArangoDB returns that.
             database.collection(collection).add_index(
                 {
                     "type": "inverted",
