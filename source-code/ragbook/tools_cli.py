@@ -248,7 +248,7 @@ def run(
     if as_json:
         print_json(response.to_json())
     else:
-        print_answer(response, show_context)
+        print_answer(response, found, show_context)
 
 
 @app.command()
@@ -337,7 +337,7 @@ def _validated(path: str) -> Iterator[tuple[str, ToolError | None]]:
     from retriever_tools.library import FolderLibrary
     from retriever_tools.tool import ToolError, parse_tool
 
-    folder = Path(path).expanduser()
+    folder = path_option(path).expanduser()
     if path != "-" and folder.is_dir():
         contents = FolderLibrary(folder).load()
         found: dict[str, ToolError | None] = dict.fromkeys(contents.names.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -105,8 +105,16 @@ def print_faults(name: str, error: ToolError) -> None:
         out.print(one_line(f"{name}: {path}: {what}"), style="red", markup=False, soft_wrap=True)
 
 
-def print_answer(response: Response, show_context: bool = False) -> None:
-    """Print the answer, its citations, what each tool did, and what the asker should know."""
+def print_answer(
+    response: Response, tools: Iterable[RetrieverTool] = (), show_context: bool = False
+) -> None:
+    """Print the answer, its citations, what each tool did, and what the asker should know.
+
+    Args:
+        response: What came of the request.
+        tools: The tools that were run.
+        show_context: Whether to print before that what the chat model read.
+    """
     if show_context:
         out.print("Context", style="bold")
         _print_text(response.context)
@@ -116,13 +124,19 @@ def print_answer(response: Response, show_context: bool = False) -> None:
         out.print(_citations(response.citations.values()))
     if response.steps:
         out.print(_steps(response.steps))
-    print_runs(response.tools)
+    plain = {tool.tool_id for tool in tools if not _has_query(tool)}
+    print_runs(response.tools, plain)
     for note in response.notes:
         out.print(_text(one_line(note)))
 
 
-def print_runs(runs: Sequence[ToolResult | ToolFailure]) -> None:
-    """Print what each tool did, those that failed in red, and their notes."""
+def print_runs(runs: Sequence[ToolResult | ToolFailure], plain: Container[str] = ()) -> None:
+    """Print what each tool did, those that failed in red, and their notes.
+
+    Args:
+        runs: What came of the tools.
+        plain: The ids of tools without a graph query.
+    """
     table = _table("Tools")
     table.add_column("tool", overflow="fold")
     table.add_column("found", overflow="fold")
@@ -133,7 +147,8 @@ def print_runs(runs: Sequence[ToolResult | ToolFailure]) -> None:
             cells, style = [run.tool_id, "failed", ""], "red"
         else:
             found = _count(len(run.documents), "document")
-            cells, style = [run.tool_id, found, "ran" if run.expanded else "did not run"], ""
+            query = "ran" if run.expanded else "none" if run.tool_id in plain else "did not run"
+            cells, style = [run.tool_id, found, query], ""
         table.add_row(*(_text(cell, style) for cell in [*cells, f"{run.milliseconds:.0f}"]))
     out.print(table)
     for run in runs:
@@ -158,9 +173,11 @@ def _citations(citations: Iterable[Citation]) -> Table:
     if columns > 3:
         table.add_column("text", no_wrap=True, overflow="ellipsis")
     for citation in citations:
-        source = citation.source
-        if citation.document_id not in source:  # which of the source's chunks it is
-            source = f"{source} ({citation.document_id})"
+        source, chunk = citation.source, citation.document_id
+        if source in chunk:  # such as notes.md of notes.md#2
+            source = chunk
+        elif chunk not in source:
+            source = f"{source} ({chunk})"
         cells = [str(citation.number), source, ", ".join(citation.tool_ids), citation.text]
         table.add_row(*(_text(one_line(cell[:1000])) for cell in cells[:columns]))
     return table
@@ -182,6 +199,11 @@ def _steps(steps: Iterable[Step]) -> Table:
         for note in step.notes:
             table.add_row("", _text(one_line(note)), "", "")
     return table
+
+
+def _has_query(tool: RetrieverTool) -> bool:
+    config = tool.config
+    return config.cypher_config is not None or config.aql_config is not None
 
 
 def _first_sentence(text: str) -> str:

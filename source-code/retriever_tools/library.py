@@ -187,8 +187,8 @@ class FolderLibrary(Library):
             _write(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n", replace)
         except FileExistsError:
             raise LibraryError(
-                f"There is a tool {path.name} already. Choose another _key, or say that it is to "
-                "be replaced."
+                f"There is a tool {path.name} already. Choose another _key, or have it "
+                "replaced (replace=True, or --replace)."
             ) from None
         except OSError as error:
             raise LibraryError(
@@ -247,8 +247,8 @@ class StoreLibrary(Library):
         keys = {str(other.get("_key")) for other in self.store.tools()}
         if tool.key in keys and not replace:
             raise LibraryError(
-                f"There is a tool {tool.key} in the database already. Choose another _key, or say "
-                "that it is to be replaced."
+                f"There is a tool {tool.key} in the database already. Choose another _key, or have "
+                "it replaced (replace=True, or --replace)."
             )
         self.store.put_tool(value)
         return tool
