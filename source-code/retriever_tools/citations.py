@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,15 @@ from .expansion import as_lines, row_facts
 from .result import Citation, ToolResult
 
 LONG_FACT = 40
-"""From this many characters on, a row's fact that a chunk says word for word is left out: it would
-be read twice, and a quotation of it would be cited nowhere."""
+"""From this many characters on, a row's fact that a document says word for word is left out, as it
+would be read twice, once without a citation."""
+
+ABOUT = "(What the graph says about the things in the passages; this is no passage.\n"
+END = "\n)"
+"""What stands around the facts."""
+
+ABOUT_SHARE = 4
+"""If not everything has room, one part in four of the room is for facts."""
 
 LEAST_TOKENS = 24
 """A document that is cut to fewer tokens than this is left out."""
@@ -56,7 +64,8 @@ def merge_context(
     The tools take turns, each with its next best document, so that none is left out because another
     found much. A document that several tools found is written once, has one number, and its
     citation names them all. Two documents are the same if id and text are. What a graph query says
-    about the nodes it came from is written once, before the first of their chunks, uncited.
+    about the nodes it came from stands before the first passage, each row once, and is no passage:
+    whoever quotes passages, with the name of each, quotes nothing that has none.
 
     A document cannot forge a citation: a line in it that looks like a block's name gets a backslash
     and a mark such as [CITE:1] becomes [cite 1].
@@ -130,9 +139,11 @@ class _Writer:
         self._citations: dict[int, Citation] = {}
         self._uncited: set[str] = set()
         self._written: set[Key] = set()
-        self._texts: list[str] = []
-        self._facts: set[str] = set()
-        self._facts_left_out = 0
+        self._texts = [_folded(d.page_content) for result in results for d in result.documents]
+        self._about: list[str] = []
+        self._about_room = 0 if max_tokens is None else max_tokens // ABOUT_SHARE
+        self._rows: set[str] = set()
+        self._rows_left_out = 0
         self._cut: list[str] = []
         self._citing = _citing(results, silent)
         self._write_all(results)
@@ -147,10 +158,12 @@ class _Writer:
             )
         if self._cut:
             notes.append(f"Of these documents only the beginning had room: {', '.join(self._cut)}.")
-        if self._facts_left_out:
-            notes.append(f"{self._facts_left_out} of the rows had no room for what they say.")
+        if self._rows_left_out:
+            notes.append(f"What {self._rows_left_out} rows of the graph say had no room.")
+        facts = "\n\n".join(self._about)
+        about = [ABOUT + facts + END] if facts else []
         return MergedContext(
-            "\n\n".join(self._blocks),
+            "\n\n".join([*about, *self._blocks]),
             self._citations,
             frozenset(self._uncited),
             left_out,
@@ -178,23 +191,14 @@ class _Writer:
         name = f"CITE:{number}" if tool_ids else self._name(document)
         block = f"[{name}]\n{neutral(document.page_content)}"
         room = min(most, self._left())
-        facts = self._new_facts(document)
-        together = _tokens(block) + sum(_tokens(text) for _, text in facts)
-        if together <= room:
-            for fact_name, text in facts:
-                self._facts.add(text)
-                self._uncited.add(fact_name)
-                self._append(text)
-        elif _tokens(block) <= room:
-            self._facts_left_out += len(facts)
-        elif may_cut and room >= LEAST_TOKENS + _tokens(name):
+        if _tokens(block) > room:
+            if not may_cut or room < LEAST_TOKENS + _tokens(name):
+                return False
             block = shorten(block, room - 1)
             self._cut.append(document_name(document, number))
-        else:
-            return False
         self._append(block)
         self._written.add(_key(document))
-        self._texts.append(_folded(document.page_content))
+        self._add_facts(document)
         if tool_ids:
             source, identifier = cited_source(document), str(document.id or "")
             text = document.page_content
@@ -206,20 +210,22 @@ class _Writer:
     def _name(self, document: Document) -> str:
         return _LOOKS_LIKE_MARK.sub("cite ", document_name(document, len(self._blocks) + 1))
 
-    def _new_facts(self, document: Document) -> list[tuple[str, str]]:
-        """Return the names and blocks of what the document's rows say and nothing has said yet."""
-        texts = [*self._texts, _folded(document.page_content)]
-        blocks = []
+    def _add_facts(self, document: Document) -> None:
+        """Write what the document's rows say, unless that is written, said or has no room."""
         for row in document.metadata.get("facts") or []:
-            said = {
-                name: value for name, value in row_facts(row).items() if not _is_said(value, texts)
-            }
-            about = document_name(Document(id=_row_id(row), page_content=""), 0)
-            name = _LOOKS_LIKE_MARK.sub("cite ", f"about {about}" if _row_id(row) else "about")
-            block = f"[{name}]\n{neutral(as_lines(said))}"
-            if said and block not in self._facts:
-                blocks.append((name, block))
-        return blocks
+            said = _unsaid(row_facts(row), self._texts)
+            key = json.dumps(row, sort_keys=True, default=str)
+            if not said or key in self._rows:
+                continue
+            self._rows.add(key)
+            block = neutral(as_lines(said))
+            needed = _tokens(block) + (0 if self._about else _tokens(ABOUT + END))
+            if self._max is None or needed <= min(self._left(), self._about_room):
+                self._about.append(block)
+                self.room_used += needed
+                self._about_room -= needed
+            else:
+                self._rows_left_out += 1
 
     def _append(self, block: str) -> None:
         self._blocks.append(block)
@@ -250,11 +256,15 @@ def _row_id(row: Mapping[str, Any]) -> str:
     return str(row.get("node_id") or row.get("id") or "")
 
 
-def _is_said(value: Any, texts: Sequence[str]) -> bool:
-    if not isinstance(value, str) or len(value) < LONG_FACT:
-        return False
-    wanted = _folded(value)
-    return any(wanted in text for text in texts)
+def _unsaid(value: Any, texts: Sequence[str]) -> Any:
+    """Return a row's facts without those that a text says word for word."""
+    if isinstance(value, Mapping):
+        kept = {name: _unsaid(item, texts) for name, item in value.items()}
+        return {name: item for name, item in kept.items() if item is not None}
+    if isinstance(value, list):
+        return [_unsaid(item, texts) for item in value]
+    said = isinstance(value, str) and len(value) >= LONG_FACT
+    return None if said and any(_folded(value) in text for text in texts) else value
 
 
 def _folded(text: str) -> str:
