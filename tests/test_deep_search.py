@@ -262,6 +262,18 @@ async def test_a_step_may_run_two_tools_at_once(search: Search) -> None:
     assert {c.number for c in response.citations.values()} == {1, 2}
 
 
+async def test_by_rules_all_clauses_are_searched_for_before_the_answer_is_looked_at(
+    search: Search,
+) -> None:
+    store = WordStore(birds=["birds: robin"], trains=["trains: express"])
+    query = "Where do birds sing, and how do trains run?"
+    response = await search(query, store, ReadingModel(word="robin"))
+    assert [(s.question, s.tool_ids, s.found, s.answered) for s in response.steps] == [
+        ("Where do birds sing", ("birds",), 1, False),
+        ("how do trains run?", ("trains",), 1, True),
+    ]
+
+
 async def test_the_chat_model_plans_chooses_checks_and_asks_on(search: Search) -> None:
     store = WordStore(birds=CHAIN, trains=["rails"])
     model = ScriptedChatModel(

@@ -137,10 +137,10 @@ def deep_search(
 
     A chat model that supports structured output plans the questions, chooses the tools, and says
     after each step whether what was found answers, and what to search for next. Without one (or
-    once it answers with something else) rules do: the question is searched for as it is; the tools
-    are those whose descriptions are nearest; the context answers if the chat model, asked for an
-    answer, does not say that it is not there; and the next round's question takes words from what
-    was found, by pseudo-relevance feedback.
+    once it answers with something else) rules do. The tools are those whose descriptions are
+    nearest. A question of several clauses is searched for clause by clause. What was found answers
+    if the chat model, asked for an answer after each round, does not say that it is not there. The
+    next round's questions take words from what was found, by pseudo-relevance feedback.
 
     The search ends when the context answers, when a round finds nothing new or asks nothing new, or
     at one of the limits.
@@ -318,6 +318,10 @@ class _State:
         self.steps.append(replace(step, notes=(*self.notes, *step.notes)))
         self.notes = []
 
+    def end(self, answered: bool) -> bool:
+        self.steps[-1] = replace(self.steps[-1], answered=answered)
+        return answered
+
 
 _Search = Generator[_Need, Any, Response]
 
@@ -338,13 +342,18 @@ def _search(
     # A question, and the words it is searched by: rewritten words would mislead the choice of tools
     asks = [(question, question) for question in (yield from _plan(state))]
     for number in range(1, limits.rounds + 1):
+        if not asks:
+            break
         before = len(state.found)
         for question, words in asks[: limits.steps]:
-            if (yield from _step(state, number, question, words)):
+            over = yield from _step(state, number, question, words)
+            if over or (state.planned and state.steps[-1].found and (yield from _verdict(state))):
                 return (yield from _respond(state))
-        if len(state.found) == before or number == limits.rounds:
+        # By rules only once a round: a part of the question would pass for an answer to all of it.
+        fresh = len(state.found) > before
+        if not fresh or (not state.planned and (yield from _reads_as_answer(state))):
             break
-        asks = yield from _next(state, asks)
+        asks = (yield from _next(state, asks)) if number < limits.rounds else []
     return (yield from _respond(state))
 
 
@@ -363,7 +372,7 @@ def _plan(state: _State) -> Generator[_Need, Any, list[str]]:
 
 
 def _step(state: _State, number: int, question: str, words: str) -> Generator[_Need, Any, bool]:
-    """Search for one question; return whether the search is over."""
+    """Search for one question; return whether a limit ends the search."""
     step = Step(number, words)
     if _normal(words) in state.asked:
         state.log(replace(step, notes=("Not run: this was searched for already.",)))
@@ -395,7 +404,6 @@ def _step(state: _State, number: int, question: str, words: str) -> Generator[_N
             for document in result.documents:
                 state.found.setdefault(document_key(document), document)
     fresh = len(state.found) - before
-    answered = fresh > 0 and (yield from _answers(state))
     failures = [f"{r.tool_id} failed: {r.message}" for r in results if isinstance(r, ToolFailure)]
     state.log(
         replace(
@@ -404,11 +412,10 @@ def _step(state: _State, number: int, question: str, words: str) -> Generator[_N
             chosen_by=chosen_by,
             scores=tuple(choice.score for choice in choices[: len(chosen)]),
             found=fresh,
-            answered=answered,
             notes=tuple(failures),
         )
     )
-    return answered
+    return False
 
 
 def _choose(state: _State, question: str) -> Generator[_Need, Any, tuple[list[Choice], str]]:
@@ -422,26 +429,29 @@ def _choose(state: _State, question: str) -> Generator[_Need, Any, tuple[list[Ch
     return (yield _Choose(question, by_model=False)), "embeddings"
 
 
-def _answers(state: _State) -> Generator[_Need, Any, bool]:
-    """Tell whether what was found so far answers the request's question."""
+def _verdict(state: _State) -> Generator[_Need, Any, bool]:
+    """Let the chat model tell whether what was found so far answers the request's question."""
     state.verdict = None
-    if state.planned:
-        system = SystemMessage(CHECK.format(count=state.limits.steps))
-        data = as_data(
-            question=state.request.query,
-            searched=sorted(state.asked),
-            texts=format_context([*state.found.values()], READ_TOKENS),
-        )
-        try:
-            verdict: Verdict = yield _Ask(Verdict, [system, data])
-        except StructuredOutputError as error:
-            state.stop_planning(error)
-        else:
-            state.verdict = verdict
-            return verdict.answered
+    system = SystemMessage(CHECK.format(count=state.limits.steps))
+    data = as_data(
+        question=state.request.query,
+        searched=sorted(state.asked),
+        texts=format_context([*state.found.values()], READ_TOKENS),
+    )
+    try:
+        verdict: Verdict = yield _Ask(Verdict, [system, data])
+    except StructuredOutputError as error:
+        state.stop_planning(error)
+        return False
+    state.verdict = verdict
+    return state.end(verdict.answered)
+
+
+def _reads_as_answer(state: _State) -> Generator[_Need, Any, bool]:
+    """Ask for the answer, and tell whether it says something else than that there is none."""
     response: Response = yield _Compose(state.results)
     state.response = response
-    return not response.result.strip().startswith(NO_ANSWER)
+    return state.end(not response.result.strip().startswith(NO_ANSWER))
 
 
 def _next(
@@ -460,6 +470,9 @@ def _next(
 
 def _respond(state: _State) -> _Search:
     """Answer from all that was found."""
+    if state.notes and state.steps:
+        last = state.steps[-1]
+        state.steps[-1] = replace(last, notes=(*last.notes, *state.notes))
     if not state.results:
         return Response(NO_ANSWER, {}, [], "", uuid4().hex, state.steps)
     response = state.response
