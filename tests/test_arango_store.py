@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
@@ -26,6 +26,7 @@ from store_contract import LEXICAL, MENTIONS, NODES, SEMANTIC, StoreContract, ve
 from retriever_tools import arango_connection, arango_store, arango_writer
 from retriever_tools.arango_store import ArangoStore
 from retriever_tools.arango_writer import ArangoWriter, fill_arango, node_key
+from retriever_tools.retriever import ToolRetriever
 from retriever_tools.store import (
     FieldError,
     MissingIndexesError,
@@ -33,7 +34,7 @@ from retriever_tools.store import (
     StoreError,
     is_vector,
 )
-from retriever_tools.tool import SearchMode
+from retriever_tools.tool import RetrieverTool, SearchMode, parse_tool
 
 SECRET = "kiwi-7f3a"
 TITLE = SearchMode(type="lexical", field="title")
@@ -822,6 +823,20 @@ class TestConnections:
         assert found == [["birds", "mammals"]] * 64
         assert server.connections <= 8
 
+    def test_a_forked_process_takes_none_of_its_parent_s_connections(
+        self, server: ArangoServer, store: ArangoStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store.partitions("Chunks")
+        monkeypatch.setattr(arango_connection.os, "getpid", lambda: -1)
+        store.partitions("Chunks")
+        store.partitions("Chunks")
+        assert server.connections == 2
+
+    def test_a_password_may_have_any_letters(self) -> None:
+        with ArangoServer(username="Ωμέγα", password="пароль 密码 é") as server:
+            store = ArangoStore(server.url, username="Ωμέγα", password="пароль 密码 é")
+            assert not store.has_collection("Birds")
+
     def test_no_session_is_ever_used_by_two_threads_at_once(
         self, server: ArangoServer, store: ArangoStore
     ) -> None:
@@ -850,6 +865,75 @@ def token(seconds: int) -> str:
     if seconds > 0:
         claims["exp"] += 1000
     return jwt.encode(claims, "s" * 32, algorithm="HS256")
+
+
+class TestPipeline:
+    """A tool of the book, run over ArangoDB."""
+
+    AIRPORTS: ClassVar[list[Row]] = [
+        {"id": "KWA", "name": "Kwala", "content": "Kwala lies on the north shore.", "region": "n"},
+        {"id": "TIM", "name": "Timor Point", "content": "Timor Point is in the south."},
+    ]
+
+    @pytest.fixture
+    def tool(self) -> RetrieverTool:
+        path = Path(__file__).parents[1] / "data" / "tools" / "airport_search.json"
+        return parse_tool(json.loads(path.read_text(encoding="utf-8")))
+
+    @pytest.fixture
+    def airports(self, server: ArangoServer, tool: RetrieverTool) -> ArangoStore:
+        store = ArangoStore(server.url, "birds", "robin", SECRET)
+        writer = ArangoWriter(store)
+        writer.nodes("Airports", dict.fromkeys(self.AIRPORTS[0], "STRING"), self.AIRPORTS)
+        flight = {"from": "KWA", "to": "TIM", "distance_km": 300}
+        writer.relationships("FLIGHT", "Airports", "Airports", {"distance_km": "INT64"}, [flight])
+        assert tool.config.aql_config
+        server.answers(tool.config.aql_config.template, self.flights, reads=["FLIGHT"])
+        return store
+
+    @staticmethod
+    def flights(values: Row) -> list[Row]:
+        assert values.keys() == {
+            "nodes",
+            "@relations_collection",
+            "max_flights",
+            "max_distance_km",
+        }
+        to = [{"to": "Timor Point", "distance_km": 300}] if values["max_distance_km"] > 300 else []
+        return [
+            {"node_id": node, "name": "Kwala", "outgoing_flights": to} for node in values["nodes"]
+        ]
+
+    def test_it_finds_the_airport_and_follows_its_flights(
+        self, airports: ArangoStore, tool: RetrieverTool
+    ) -> None:
+        result = ToolRetriever(tool=tool, store=airports).run("where is Kwala?")
+        assert result.starting_nodes == ["Airports/KWA"]
+        assert result.expanded
+        assert [document.id for document in result.documents] == ["Airports/KWA"]
+        assert "Timor Point" in result.documents[0].page_content
+
+    def test_a_request_changes_a_parameter(
+        self, airports: ArangoStore, tool: RetrieverTool
+    ) -> None:
+        near = ToolRetriever(tool=tool, store=airports, bind_params={"max_distance_km": 100})
+        (document,) = near.invoke("Kwala")
+        assert "Timor Point" not in document.page_content
+
+    def test_without_the_relations_the_airports_come_alone(
+        self, server: ArangoServer, airports: ArangoStore, tool: RetrieverTool
+    ) -> None:
+        del server.collections["FLIGHT"]
+        result = ToolRetriever(tool=tool, store=airports).run("Kwala")
+        assert not result.expanded
+        assert "FLIGHT" in result.notes[-1]
+        assert [document.id for document in result.documents] == ["Airports/KWA"]
+
+    def test_indexes_are_not_made_where_they_may_not(
+        self, airports: ArangoStore, tool: RetrieverTool
+    ) -> None:
+        with pytest.raises(MissingIndexesError, match="cr_Airports_content, cr_Airports_view"):
+            ToolRetriever(tool=tool, store=airports, auto_create_indexes=False).run("Kwala")
 
 
 class TestTools:

@@ -28,6 +28,7 @@ import httpx
 import numpy as np
 import ollama
 import pytest
+from arango_server import ArangoServer
 from langchain_chroma import Chroma
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
@@ -60,6 +61,8 @@ from ragbook.profiles import (
 )
 from ragbook.servers import SearchServer
 from ragbook.vectorstore import build_vectorstore, clean_metadata
+from retriever_tools.arango_store import ArangoStore
+from retriever_tools.store import StoreError as ToolStoreError
 from retrievers import (
     AdaptiveFusionRetriever,
     BM25Retriever,
@@ -968,6 +971,22 @@ def test_vectors_of_two_models_do_not_compare(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="made with the model 'minilm', and this is 'bge-small'"):
         FaissStore.load_local(tmp_path, model, model_name="bge-small")
     assert len(FaissStore.load_local(tmp_path, model, model_name="minilm")) == 1
+
+
+def test_no_arangodb_answers_at() -> None:
+    with ArangoServer() as server:
+        store = ArangoStore(server.url)
+        server.stop()
+        with pytest.raises(ToolStoreError, match=r"No ArangoDB answers at http://.*docker run"):
+            store.has_collection("Birds")
+        with server:
+            assert not store.has_collection("Birds")
+            server.faults.status = 503
+            with pytest.raises(ToolStoreError, match=r"is not ready \(HTTP 503\)"):
+                store.has_collection("Birds")
+            server.heal()
+            with pytest.raises(ToolStoreError, match="did not accept user"):
+                ArangoStore(server.url, password="wrong").has_collection("Birds")
 
 
 def test_one_user_gets_another_user_s_documents_from_the_cache() -> None:

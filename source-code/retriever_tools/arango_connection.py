@@ -138,7 +138,9 @@ class ArangoConnections:
             self.url, resolver_max_tries=1, http_client=self._http_client(), deserializer=_parsed
         )
         if self._token is None:
-            return client, client.db(self.name, username=self.username, password=self._password)
+            # As bytes: requests encodes text as Latin-1, which has not every letter.
+            name, password = self.username.encode(), self._password.encode()
+            return client, client.db(self.name, username=name, password=password)
         try:
             return client, client.db(self.name, user_token=self._token)
         except Exception:  # not one of the driver's: it lets those of its parser of tokens through

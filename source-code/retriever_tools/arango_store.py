@@ -244,8 +244,6 @@ class ArangoStore:
     ) -> list[Document]:
         """Return the `k` nearest nodes by cosine similarity, with `dense_score`.
 
-        A vector of zeros is near to nothing and is never returned.
-
         Raises:
             FieldError: If no node has the field, or a node has no vector of this length in it.
             ValueError: If the question's vector is not a list of finite numbers.
