@@ -126,7 +126,7 @@ class StoreContract:
     def test_lexical_search_looks_into_the_given_partitions_alone(
         self, searchable: GraphStore
     ) -> None:
-        def found(*partitions: str) -> list[str | None]:
+        def found(*partitions: str) -> list[str]:
             documents = searchable.search_lexical("Chunks", "content", "day", 10, partitions)
             return sorted(str(document.id) for document in documents)
 
@@ -162,18 +162,24 @@ class StoreContract:
             searchable.search_semantic("Chunks", "embedding", [1.0, 0.0, 0.0], 3)
 
     def test_a_field_that_is_not_there_is_a_clear_error(self, searchable: GraphStore) -> None:
-        with pytest.raises(FieldError, match="nothing_like_it"):
+        def search() -> None:
             modes = [SearchMode(type="semantic", field="nothing_like_it")]
             searchable.create_indexes("Chunks", modes)
             searchable.search_semantic("Chunks", "nothing_like_it", vector(1), 3)
+
+        with pytest.raises(FieldError, match="nothing_like_it"):
+            search()
 
     @pytest.mark.parametrize("name", ["Nowhere", "Chunks` DETACH DELETE n //", "a b", ""])
     def test_a_collection_that_is_not_there_is_a_clear_error(
         self, store: GraphStore, name: str
     ) -> None:
-        with pytest.raises(StoreError):
+        def search() -> None:
             store.create_indexes(name, [LEXICAL])
             store.search_lexical(name, "content", "owls", 3)
+
+        with pytest.raises(StoreError):
+            search()
         assert store.has_collection("Chunks")
 
     def test_a_node_found_is_its_text_and_its_fields_without_vectors(

@@ -1,13 +1,32 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from operator import mul
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from store_contract import MENTIONS, NODES, StoreContract
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from store_contract import LEXICAL, MENTIONS, NODES, SEMANTIC, StoreContract, vector
 
+from retriever_tools import graph_writer, ladybug_file
+from retriever_tools.embedded_indexes import VectorIndex
 from retriever_tools.graph_writer import GraphWriter
+from retriever_tools.ladybug_file import open_file
 from retriever_tools.ladybug_store import LadybugStore
+from retriever_tools.store import FieldError, MissingIndexesError, QueryRefusedError, StoreError
+from retriever_tools.tool import SearchMode
+
+NAMES = SearchMode(type="lexical", field="entity_name")
 
 
 def write_graph(path: Path) -> Path:
@@ -39,6 +58,17 @@ def store(path: Path) -> Iterator[LadybugStore]:
     store.close()
 
 
+@pytest.fixture(scope="module")
+def shared_store(
+    tmp_path_factory: pytest.TempPathFactory, written: bytes
+) -> Iterator[LadybugStore]:
+    file = tmp_path_factory.mktemp("shared") / "birds.lbug"
+    file.write_bytes(written)
+    store = LadybugStore(file)
+    yield store
+    store.close()
+
+
 class TestContract(StoreContract):
     mentions_query = """
         MATCH (e:Entities)-[m:MENTIONED_IN]->(c:Chunks)
@@ -50,3 +80,743 @@ class TestContract(StoreContract):
 
     def node_id(self, collection: str, key: str) -> str:
         return key
+
+
+# Opening
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is empty"),
+        (b"id,name\n1,owl\n" * 500, "is not a ladybug database"),
+        (b"LBUG\xff" + bytes(11), "storage version 255"),
+    ],
+    ids=["empty", "csv", "newer"],
+)
+def test_a_file_that_is_no_graph_is_one_sentence(tmp_path: Path, content: bytes, says: str) -> None:
+    file = tmp_path / "birds.lbug"
+    file.write_bytes(content)
+    with pytest.raises(StoreError, match=says) as caught:
+        LadybugStore(file)
+    assert_plain(caught.value, tmp_path)
+
+
+def test_no_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"no graph at birds\.lbug"):
+        LadybugStore(tmp_path / "birds.lbug")
+    with pytest.raises(StoreError, match="is a folder"):
+        LadybugStore(tmp_path)
+
+
+def test_a_truncated_file_is_a_store_error(
+    tmp_path: Path, written: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ladybug_file, "_OPENING_TRIES", 2)
+    file = tmp_path / "birds.lbug"
+    for share in (0.1, 0.5, 0.9):
+        file.write_bytes(written[: int(len(written) * share)])
+        with pytest.raises(StoreError) as caught:
+            LadybugStore(file).search_lexical("Chunks", "content", "owls", 1)
+        assert_plain(caught.value, tmp_path)
+
+
+def test_a_time_limit_is_above_zero(path: Path) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        LadybugStore(path, timeout=0)
+
+
+def test_a_store_reads_the_file_that_takes_the_place_of_its_own(
+    path: Path, store: LadybugStore
+) -> None:
+    store.create_indexes("Entities", [NAMES])
+    with GraphWriter(path) as graph:
+        columns = {"id": "STRING", "entity_name": "STRING"}
+        graph.nodes("Entities", columns, [{"id": "e9", "entity_name": "owl"}])
+    assert not store.has_collection("Chunks")
+    assert store.missing_indexes("Entities", [NAMES]) == ["cr_Entities_entity_name"]
+    store.create_indexes("Entities", [NAMES])
+    assert ids(store.search_lexical("Entities", "entity_name", "owl", 3)) == ["e9"]
+    assert len(index_files(path)) == 1  # the one of the old graph is gone
+
+
+def test_every_method_of_a_closed_store_says_that_it_is_closed(store: LadybugStore) -> None:
+    store.create_indexes("Chunks", [LEXICAL, SEMANTIC])
+    store.close()
+    calls: list[Callable[[], Any]] = [
+        lambda: store.has_collection("Chunks"),
+        lambda: store.missing_indexes("Chunks", [LEXICAL]),
+        lambda: store.create_indexes("Chunks", [LEXICAL]),
+        lambda: store.search_lexical("Chunks", "content", "owls", 1),
+        lambda: store.search_semantic("Chunks", "embedding", vector(1), 1),
+        lambda: store.run(TestContract.mentions_query, {"nodes": [], "least": 0}),
+        lambda: store.partitions("Chunks"),
+        store.tools,
+        lambda: store.put_tool({"_key": "t"}),
+    ]
+    for call in calls:
+        with pytest.raises(StoreError, match="closed"):
+            call()
+
+
+def test_a_forked_process_goes_on_with_the_store_and_ends(path: Path, store: LadybugStore) -> None:
+    store.create_indexes("Chunks", [LEXICAL])
+
+    def use() -> None:
+        assert len(store.search_lexical("Chunks", "content", "owls", 5)) == 2
+        assert store.run(TestContract.mentions_query, {"nodes": ["e2"], "least": 0})
+        store.close()
+
+    assert [exit_code(use) for _ in range(2)] == [0, 0]
+    assert len(store.search_lexical("Chunks", "content", "owls", 5)) == 2
+
+
+# Index files
+
+
+def test_index_files_are_named_after_collection_and_field(path: Path, store: LadybugStore) -> None:
+    assert store.create_indexes("Chunks", [LEXICAL, SEMANTIC]) == [
+        "cr_Chunks_content",
+        "cr_Chunks_embedding",
+    ]
+    names = index_files(path)
+    assert [name.split(".")[0] for name in names] == ["cr_Chunks_content", "cr_Chunks_embedding"]
+    assert [name.rpartition(".")[2] for name in names] == ["jsonl", "npz"]
+
+
+def test_a_second_store_reads_the_files_of_the_first(path: Path, store: LadybugStore) -> None:
+    store.create_indexes("Chunks", [LEXICAL, SEMANTIC])
+    other = LadybugStore(path)
+    assert other.missing_indexes("Chunks", [LEXICAL, SEMANTIC]) == []
+    for one in (store, other):
+        assert ids(one.search_lexical("Chunks", "content", "day", 5)) == ["c3", "c2"]
+        assert ids(one.search_semantic("Chunks", "embedding", vector(0, 1), 2)) == ["c3", "c2"]
+
+
+def test_dropping_removes_the_indexes_and_what_was_half_written_and_nothing_else(
+    path: Path, store: LadybugStore
+) -> None:
+    store.create_indexes("Chunks", [LEXICAL, SEMANTIC])
+    folder = index_folder(path)
+    whole = folder / index_files(path)[0]
+    (folder / f".{whole.name}-{'0' * 32}").write_bytes(whole.read_bytes()[:9])
+    kept = ["cr_notes.txt", "cr_Chunks_content.jsonl", "notes.npz", "cr_a.12345678.npz", ".hidden"]
+    for name in kept:
+        (folder / name).write_text("mine")
+    (folder / "cr_folder").mkdir()
+    other = LadybugStore(path)  # one that has none of them in memory
+    assert other.drop_indexes() == ["cr_Chunks_content", "cr_Chunks_embedding"]
+    assert index_files(path) == sorted([*kept, "cr_folder"])
+    assert path.exists()
+
+
+def test_a_search_without_its_index_names_it(store: LadybugStore) -> None:
+    with pytest.raises(MissingIndexesError, match="cr_Chunks_content") as caught:
+        store.search_lexical("Chunks", "content", "owls", 3)
+    assert caught.value.names == ["cr_Chunks_content"]
+    with pytest.raises(MissingIndexesError, match="cr_Chunks_embedding"):
+        store.search_semantic("Chunks", "embedding", vector(1), 3)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.sampled_from([0, 1]), st.floats(0, 0.95), st.binary(max_size=20))
+def test_a_damaged_index_file_is_missing_and_made_anew(
+    path: Path, caplog: pytest.LogCaptureFixture, which: int, share: float, noise: bytes
+) -> None:
+    caplog.clear()
+    store = LadybugStore(path)
+    store.drop_indexes()
+    store.create_indexes("Chunks", [LEXICAL, SEMANTIC])
+    file = index_folder(path) / index_files(path)[which]
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(len(whole) * share)] + noise)
+    fresh = LadybugStore(path)
+    missing = fresh.missing_indexes("Chunks", [LEXICAL, SEMANTIC])
+    assert missing == [file.name.split(".")[0]]
+    assert file.name in caplog.text
+    assert "hear well" not in caplog.text  # no texts of documents
+    assert fresh.create_indexes("Chunks", [LEXICAL, SEMANTIC]) == missing
+    again = LadybugStore(path)
+    assert ids(again.search_lexical("Chunks", "content", "owls", 5)) == ["c1", "c2"]
+    assert ids(again.search_semantic("Chunks", "embedding", vector(1), 2)) == ["c1", "c2"]
+    for opened in (store, fresh, again):
+        opened.close()
+
+
+def test_an_interrupted_creation_leaves_no_file(
+    path: Path, store: LadybugStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(file: Any, **arrays: Any) -> None:
+        file.write(b"PK")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.create_indexes("Chunks", [SEMANTIC])
+    assert index_files(path) == []
+    assert store.missing_indexes("Chunks", [LEXICAL]) == ["cr_Chunks_content"]
+
+
+def test_several_processes_may_create_the_indexes_at_once(path: Path, store: LadybugStore) -> None:
+    def create() -> None:
+        LadybugStore(path).create_indexes("Chunks", [LEXICAL, SEMANTIC])
+
+    children = [start(create) for _ in range(4)]
+    assert [wait(child) for child in children] == [0] * 4
+    assert len(index_files(path)) == 2
+    assert store.missing_indexes("Chunks", [LEXICAL, SEMANTIC]) == []
+    assert ids(store.search_semantic("Chunks", "embedding", vector(1), 1)) == ["c1"]
+
+
+def test_a_folder_that_cannot_be_written_leaves_the_index_in_memory(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = LadybugStore(path, index_folder=path / "no folder")
+    assert store.create_indexes("Chunks", [LEXICAL]) == ["cr_Chunks_content"]
+    assert "cr_Chunks_content is kept in memory" in caplog.text
+    assert store.missing_indexes("Chunks", [LEXICAL]) == []
+    assert ids(store.search_lexical("Chunks", "content", "cats", 5)) == ["c3"]
+    assert store.drop_indexes() == ["cr_Chunks_content"]
+
+
+def test_names_that_read_the_same_together_are_two_indexes(tmp_path: Path) -> None:
+    file = tmp_path / "g.lbug"
+    with GraphWriter(file) as graph:
+        graph.nodes("a", {"id": "STRING", "b_c": "STRING"}, [{"id": "1", "b_c": "owl"}])
+        graph.nodes("a_b", {"id": "STRING", "c": "STRING"}, [{"id": "2", "c": "owl"}])
+    store = LadybugStore(file)
+    store.create_indexes("a", [SearchMode(type="lexical", field="b_c")])
+    other = SearchMode(type="lexical", field="c")
+    assert store.missing_indexes("a_b", [other]) == ["cr_a_b_c"]
+    store.create_indexes("a_b", [other])
+    fresh = LadybugStore(file)
+    assert ids(fresh.search_lexical("a", "b_c", "owl", 5)) == ["1"]
+    assert ids(fresh.search_lexical("a_b", "c", "owl", 5)) == ["2"]
+
+
+def test_a_tool_that_is_put_leaves_the_indexes_of_other_collections(
+    path: Path, store: LadybugStore
+) -> None:
+    other = LadybugStore(path)
+    store.put_tool({"_key": "a"})
+    documents = SearchMode(type="lexical", field="document")
+    store.create_indexes("Chunks", [LEXICAL, SEMANTIC])
+    store.create_indexes("Tools", [documents])
+    store.put_tool({"_key": "b", "description": "owls"})
+    for one in (store, other):
+        assert one.missing_indexes("Chunks", [LEXICAL, SEMANTIC]) == []
+        assert ids(one.search_lexical("Chunks", "content", "owls", 5)) == ["c1", "c2"]
+        assert one.missing_indexes("Tools", [documents]) == ["cr_Tools_document"]
+
+
+# Vectors
+
+
+def vector_store(folder: Path, kind: str, vectors: list[Any]) -> LadybugStore:
+    file = folder / "v.lbug"
+    with GraphWriter(file) as graph:
+        rows = [{"id": f"n{number}", "v": value} for number, value in enumerate(vectors)]
+        graph.nodes("N", {"id": "STRING", "v": kind}, rows)
+    return LadybugStore(file)
+
+
+VECTORS = SearchMode(type="semantic", field="v")
+
+
+@pytest.mark.parametrize("kind", ["FLOAT[3]", "DOUBLE[3]", "FLOAT[]", "DOUBLE[]"])
+def test_vectors_of_any_kind_are_searched_and_zeros_and_gaps_passed_over(
+    tmp_path: Path, kind: str
+) -> None:
+    store = vector_store(tmp_path, kind, [[3, 0, 4], None, [0, 0, 0], [-1, 0, 0], [1e30, 0, 0]])
+    store.create_indexes("N", [VECTORS])
+    found = store.search_semantic("N", "v", [2, 0, 0], 9)
+    assert [d.id for d in found] == ["n4", "n0", "n3"]
+    assert [d.metadata["dense_score"] for d in found] == pytest.approx([1.0, 0.6, -1.0])
+    assert store.search_semantic("N", "v", [0, 0, 0], 9) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "vectors", "says"),
+    [
+        ("FLOAT[2]", [None, None], "No node has a vector"),
+        ("FLOAT[2]", [[1, 0], [float("nan"), 0]], "'n1' holds a number that is not finite"),
+        ("FLOAT[2]", [[1, 0], [float("inf"), 0]], "'n1' holds a number that is not finite"),
+        ("FLOAT[]", [[1, 0], [1, 0, 0]], r"several lengths \(2, 3\)"),
+        ("STRING", ["owl"], "N.v holds STRING; a semantic search needs vectors"),
+        ("INT64[]", [[1, 2]], "needs vectors"),
+    ],
+)
+def test_vectors_that_cannot_be_compared_are_a_clear_error(
+    tmp_path: Path, kind: str, vectors: list[Any], says: str
+) -> None:
+    store = vector_store(tmp_path, kind, vectors)
+    with pytest.raises(FieldError, match=says):
+        store.create_indexes("N", [VECTORS])
+
+
+def test_an_empty_collection_is_searched_and_nothing_found(tmp_path: Path) -> None:
+    store = vector_store(tmp_path, "FLOAT[2]", [])
+    store.create_indexes("N", [VECTORS, SearchMode(type="lexical", field="id")])
+    assert store.search_semantic("N", "v", [1.0, 0.0], 3) == []
+    assert store.search_lexical("N", "id", "owl", 3) == []
+
+
+@pytest.mark.parametrize("query", [[float("nan"), 0.0], [float("inf"), 0.0], [[1.0, 0.0]], 3.0])
+def test_a_query_that_is_no_vector_is_a_value_error(tmp_path: Path, query: Any) -> None:
+    store = vector_store(tmp_path, "FLOAT[2]", [[1, 0]])
+    store.create_indexes("N", [VECTORS])
+    with pytest.raises(ValueError, match="finite numbers"):
+        store.search_semantic("N", "v", query, 3)
+
+
+NUMBERS = st.floats(-100, 100, width=32).filter(lambda number: number == 0 or abs(number) > 0.01)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.lists(NUMBERS, min_size=3, max_size=3).filter(any), min_size=1, max_size=12),
+    st.lists(NUMBERS, min_size=3, max_size=3).filter(any),
+)
+def test_cosines_are_those_of_the_formula(vectors: list[list[float]], query: list[float]) -> None:
+    index = VectorIndex.build("N.v", [(str(n), v, None) for n, v in enumerate(vectors)])
+    expected = {
+        str(number): sum(map(mul, v, query)) / (math.hypot(*v) * math.hypot(*query))
+        for number, v in enumerate(vectors)
+    }
+    found = index.search(query, len(vectors), None)
+    assert dict(found) == pytest.approx(expected, abs=1e-6)
+    scores = [score for _, score in found]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_equal_cosines_keep_the_order_of_ids(tmp_path: Path) -> None:
+    store = vector_store(tmp_path, "FLOAT[2]", [[1, 0], [2, 0], [4, 0], [0, 1]])
+    store.create_indexes("N", [VECTORS])
+    assert ids(store.search_semantic("N", "v", [1, 0], 3)) == ["n0", "n1", "n2"]
+
+
+# Text
+
+
+def test_lexical_search_reads_lists_of_strings_and_passes_over_nodes_without_text(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "t.lbug"
+    with GraphWriter(file) as graph:
+        rows = [{"id": "a", "names": ["grey owl", "owl"]}, {"id": "b"}, {"id": "c", "names": []}]
+        graph.nodes("N", {"id": "STRING", "names": "STRING[]", "size": "INT64"}, rows)
+    store = LadybugStore(file)
+    store.create_indexes("N", [SearchMode(type="lexical", field="names")])
+    assert ids(store.search_lexical("N", "names", "grey", 3)) == ["a"]
+    with pytest.raises(FieldError, match=r"N\.size holds INT64; a lexical search needs text"):
+        store.missing_indexes("N", [SearchMode(type="lexical", field="size")])
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_k_is_at_least_one(store: LadybugStore, k: int) -> None:
+    store.create_indexes("Chunks", [LEXICAL, SEMANTIC])
+    with pytest.raises(ValueError, match="k must be"):
+        store.search_lexical("Chunks", "content", "owls", k)
+    with pytest.raises(ValueError, match="k must be"):
+        store.search_semantic("Chunks", "embedding", vector(1), k)
+
+
+# Queries
+
+
+ECHO = "UNWIND $nodes AS n RETURN $value AS value"
+ECHO_LIST = "UNWIND $nodes AS n RETURN CAST($value AS STRING[]) AS value"
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+TEXTS = st.text(max_size=30)
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    INTEGERS,
+    FINITE,
+    TEXTS,
+    st.lists(TEXTS, min_size=1, max_size=7),
+    st.lists(INTEGERS, min_size=1, max_size=7),
+    st.lists(FINITE, min_size=1, max_size=7),
+)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(VALUES)
+def test_a_value_comes_back_as_it_was_bound(shared_store: LadybugStore, value: Any) -> None:
+    assert shared_store.run(ECHO, {"nodes": ["n"], "value": value}) == [{"value": value}]
+
+
+def test_an_empty_list_may_be_bound(store: LadybugStore) -> None:
+    assert store.run("UNWIND $nodes AS n RETURN n", {"nodes": []}) == []
+    assert store.run(ECHO_LIST, {"nodes": ["n"], "value": []}) == [{"value": []}]
+
+
+def test_numbers_of_both_kinds_in_a_list_become_floats(store: LadybugStore) -> None:
+    assert store.run(ECHO, {"nodes": ["n"], "value": [1, 2.5]}) == [{"value": [1.0, 2.5]}]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (2**63, "beyond 64 bits"),
+        ([1, 2**70], "beyond 64 bits"),
+        ([1, "a"], r"several types \(int, str\)"),
+        ([True, 1], r"several types \(bool, int\)"),
+        (float("nan"), "not a JSON number"),
+        ([float("inf")], "not a JSON number"),
+        ("\ud800", "not Unicode"),
+        ({"a": 1}, "type dict"),
+        ([["a"]], "type list"),
+        (b"a", "type bytes"),
+        (object(), "type object"),
+    ],
+)
+def test_a_value_that_is_no_parameter_is_a_clear_error(
+    store: LadybugStore, value: Any, says: str
+) -> None:
+    with pytest.raises(StoreError, match=says) as caught:
+        store.run(ECHO, {"nodes": ["n"], "value": value})
+    assert "$value" in str(caught.value)
+
+
+def test_a_parameter_without_a_value_is_an_error_and_one_too_many_is_not(
+    store: LadybugStore,
+) -> None:
+    with pytest.raises(StoreError, match=r"\$value, which has no value"):
+        store.run(ECHO, {"nodes": ["n"]})
+    assert store.run(ECHO, {"nodes": ["n"], "value": 1, "more": object()}) == [{"value": 1}]
+
+
+def test_rows_are_json_whatever_the_database_holds(store: LadybugStore) -> None:
+    (row,) = store.run(
+        """
+        MATCH path = (e:Entities)-[m:MENTIONED_IN]->(c:Chunks) WHERE e.id IN $nodes
+        RETURN e AS node, m AS edge, path, collect(c) AS chunks, c.embedding AS vector,
+            {inner: c, ids: [c.id]} AS map,
+            date('2026-11-30') AS day, timestamp('2026-11-30 10:11:12') AS moment,
+            interval('3 days 4 hours') AS while_, 0.0 / 0.0 AS nothing, -1.0 / 0.0 AS below,
+            cast('1.25' AS DECIMAL(10, 2)) AS price, cast('7' AS DECIMAL(10, 0)) AS whole,
+            cast('170141183460469231731687303715884105727' AS INT128) AS large,
+            uuid('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11') AS name,
+            blob('\\\\xAA\\\\x01') AS bytes, map(['k'], [1]) AS counts
+        """,
+        {"nodes": ["e2"]},
+    )
+    entity = NODES["Entities"][1]
+    chunk = {name: NODES["Chunks"][2][name] for name in ("id", "content", "partition_id")}
+    assert row == {
+        "node": entity,
+        "edge": {"weight": 1.0},
+        "path": {"nodes": [entity, chunk], "relationships": [{"weight": 1.0}]},
+        "chunks": [chunk],
+        "map": {"inner": chunk, "ids": ["c3"]},
+        "day": "2026-11-30",
+        "moment": "2026-11-30T10:11:12",
+        "while_": "P3DT14400S",
+        "nothing": None,
+        "below": None,
+        "price": 1.25,
+        "whole": 7,
+        "large": 2**127 - 1,
+        "name": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+        "bytes": "aa01",
+        "counts": {"k": 1},
+    }
+    json.dumps(row, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "COPY (MATCH (n:Chunks) WHERE n.id IN $nodes RETURN n.id) TO '{file}'",
+        "LOAD FROM '{file}' WHERE $nodes IS NOT NULL RETURN *",
+        "EXPORT DATABASE '{file}'",
+        "CALL show_tables() WHERE $nodes IS NOT NULL RETURN *",
+        "MATCH (n:Chunks) WHERE n.id IN $nodes SET n.content = '' RETURN n",
+        "MATCH (n:Chunks) WHERE n.id IN $nodes RETURN n; MATCH (n:Chunks) DETACH DELETE n",
+        "UNWIND $nodes AS id CREATE (n:Chunks {{id: id}}) RETURN n",
+        "UNWIND $nodes AS id MERGE (n:Chunks {{id: id}}) RETURN n",
+        "BEGIN TRANSACTION",
+        "MATCH (n:Chunks) RETURN n",
+        "",
+    ],
+)
+def test_what_does_more_than_read_is_refused_before_the_database_sees_it(
+    tmp_path: Path, path: Path, store: LadybugStore, query: str
+) -> None:
+    before = path.read_bytes()
+    with pytest.raises(QueryRefusedError):
+        store.run(query.format(file=tmp_path / "out.csv"), {"nodes": ["c1"]})
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["birds.lbug"]
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("MATCH (n:Nowhere) WHERE n.id IN $nodes RETURN n", "Table Nowhere does not exist"),
+        ("MATCH (n:Chunks) WHERE n.id IN $nodes RETURN n.nothing", "nothing"),
+        ("UNWIND $nodes AS n RETURN 1 / 0", "Divide by zero"),
+        ("UNWIND $nodes AS n RETURN m", "m is not in scope"),
+        ("UNWIND $nodes AS n WITH n, $several AS empty RETURN empty", r"CAST\(\$name AS STRING"),
+    ],
+)
+def test_what_the_database_says_of_a_failure_is_passed_on_in_plain_words(
+    store: LadybugStore, tmp_path: Path, query: str, says: str
+) -> None:
+    with pytest.raises(StoreError, match=says) as caught:
+        store.run(query, {"nodes": ["c1"], "several": []})
+    assert_plain(caught.value, tmp_path)
+
+
+ENDLESS = (
+    "UNWIND $nodes AS n UNWIND range(1, 10000000) AS x UNWIND range(1, 1000) AS y "
+    "RETURN sum(x * y), count(n)"
+)
+
+
+def test_a_query_ends_at_the_time_limit_and_the_store_goes_on(path: Path) -> None:
+    store = LadybugStore(path, timeout=0.1)
+    with pytest.raises(StoreError, match=r"longer than 0\.1 seconds"):
+        store.run(ENDLESS, {"nodes": ["n"]})
+    store = LadybugStore(path)
+    assert len(store.run(TestContract.mentions_query, {"nodes": ["e1"], "least": 0})) == 2
+
+
+def test_control_c_ends_a_query_and_the_store_goes_on(path: Path) -> None:
+    def use() -> None:
+        store = LadybugStore(path, timeout=60)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            store.run(ENDLESS, {"nodes": ["n"]})
+        assert store.partitions("Chunks") == ["birds", "mammals"]
+
+    assert exit_code(use) == 0
+
+
+# Tools
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ({"description": "no key"}, "_key"),
+        ({"_key": 3}, "_key"),
+        ({"_key": ""}, "_key"),
+        ({"_key": "a", "weight": float("nan")}, "does not fit into JSON"),
+        ({"_key": "a", "config": {1, 2}}, "does not fit into JSON"),
+        ({"_key": "a", "description": "\ud800"}, "does not fit into JSON"),
+    ],
+)
+def test_what_is_no_tool_document_is_not_put(
+    store: LadybugStore, path: Path, document: dict[str, Any], says: str
+) -> None:
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=says):
+        store.put_tool(document)
+    assert path.read_bytes() == before
+
+
+def test_a_tool_without_a_key_goes_by_its_id(store: LadybugStore) -> None:
+    store.put_tool({"tool_id": "owls", "description": "old"})
+    store.put_tool({"tool_id": "owls", "description": "new"})
+    assert store.tools() == [{"tool_id": "owls", "description": "new"}]
+
+
+def test_a_tool_that_is_not_json_is_named(path: Path) -> None:
+    with GraphWriter(path) as graph:
+        graph.nodes("Tools", {"id": "STRING", "document": "STRING"}, [{"id": "x", "document": "{"}])
+    with pytest.raises(StoreError, match="tool 'x' in the table Tools is not a JSON object"):
+        LadybugStore(path).tools()
+
+
+def test_a_table_tools_of_another_shape_is_a_plain_error(path: Path) -> None:
+    with GraphWriter(path) as graph:
+        graph.nodes("Tools", {"name": "STRING"}, [{"name": "x"}])
+    store = LadybugStore(path)
+    for call in (store.tools, lambda: store.put_tool({"_key": "a"})):
+        with pytest.raises(StoreError) as caught:
+            call()
+        assert_plain(caught.value, path.parent)
+
+
+def test_tools_that_several_processes_and_threads_put_are_all_there(
+    path: Path, store: LadybugStore
+) -> None:
+    def put(name: str) -> None:
+        store.put_tool({"_key": name})
+
+    children = [start(lambda name=name: put(name)) for name in ("a", "b")]  # type: ignore[misc]
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(put, ["c", "d"]))
+    assert [wait(child) for child in children] == [0, 0]
+    assert [tool["_key"] for tool in store.tools()] == ["a", "b", "c", "d"]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_file_that_another_process_has_open_for_writing_is_not_written(
+    path: Path, store: LadybugStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_writer, "_LOCK_TRIES", 2)
+    ready, release = os.pipe(), os.pipe()
+
+    def hold() -> None:
+        database = open_file(path, read_only=False)
+        os.write(ready[1], b".")
+        os.read(release[0], 1)
+        database.close()
+
+    child = start(hold)
+    os.read(ready[0], 1)
+    try:
+        with pytest.raises(StoreError, match=r"has birds\.lbug open for writing"):
+            store.put_tool({"_key": "a"})
+        with pytest.raises(StoreError, match=r"has birds\.lbug open for writing"):
+            write_graph(path)
+        assert store.has_collection("Chunks")
+    finally:
+        os.write(release[1], b".")
+    assert wait(child) == 0
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_what_an_interrupted_writer_left_beside_the_file_is_read_and_kept(
+    path: Path, store: LadybugStore
+) -> None:
+    def crash() -> None:
+        import ladybug
+
+        database = ladybug.Database(str(path), buffer_pool_size=2**26, max_db_size=2**34)
+        ladybug.Connection(database).execute("CREATE (:Entities {id: 'late'})")
+        os._exit(7)
+
+    assert exit_code(crash) == 7
+    query = "MATCH (e:Entities) WHERE e.id IN $nodes RETURN e.id AS id"
+    assert store.run(query, {"nodes": ["late"]}) == [{"id": "late"}]
+    store.put_tool({"_key": "a"})
+    assert store.run(query, {"nodes": ["late"]}) == [{"id": "late"}]
+    write_graph(path)
+    assert store.run(query, {"nodes": ["late"]}) == []
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+# Writing a graph
+
+
+def test_what_is_raised_while_writing_leaves_the_old_graph(path: Path) -> None:
+    before = path.read_bytes()
+
+    def write() -> None:
+        with GraphWriter(path) as graph:
+            graph.nodes("New", {"id": "STRING"}, [{"id": str(n)} for n in range(500)])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_graph_is_written_into_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+    assert LadybugStore(write_graph(tmp_path / "a" / "b" / "g.lbug")).has_collection("Chunks")
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "says"),
+    [
+        ({"id": "STRING"}, [{"id": "a"}, {"id": "a"}], "duplicated primary key value a"),
+        ({"id": "STRING"}, [{}], "NULL"),
+        ({"id": "STRING"}, [{"id": 1}], "N.id is STRING, which '1' does not fit"),
+        ({"id": "STRING"}, [{"id": "a", "x": 1}], "N has no column x; it has id"),
+        ({"id": "STRING", "n": "INT64"}, [{"id": "a", "n": True}], "of type bool"),
+        ({"id": "STRING", "n": "INT64"}, [{"id": "a", "n": 2**63}], "beyond 64 bits"),
+        ({"id": "STRING", "v": "FLOAT[2]"}, [{"id": "a", "v": [1]}], "vectors of 2 numbers"),
+        ({"id": "STRING", "v": "STRING[]"}, [{"id": "a", "v": "owl"}], "a list is wanted"),
+        ({"id": "INT64"}, [], "must be a STRING"),
+        ({}, [], "must be a STRING"),
+        ({"id": "STRING", "n": "INT64) --"}, [], "which graphs here do not use"),
+        ({"id": "STRING", "a b": "INT64"}, [], "cannot be the name"),
+    ],
+)
+def test_a_row_or_table_that_does_not_fit_is_a_clear_error(
+    tmp_path: Path, columns: dict[str, str], rows: list[dict[str, Any]], says: str
+) -> None:
+    file = tmp_path / "g.lbug"
+    writer = GraphWriter(file)
+    with pytest.raises(StoreError, match=says) as caught, writer as graph:
+        graph.nodes("N", columns, rows)
+    assert_plain(caught.value, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relationship_needs_both_its_nodes(tmp_path: Path) -> None:
+    def write(end: str, rows: list[dict[str, Any]]) -> None:
+        with GraphWriter(tmp_path / "g.lbug") as graph:
+            graph.nodes("N", {"id": "STRING"}, [{"id": "a"}])
+            graph.relationships("R", "N", end, {}, rows)
+
+    with pytest.raises(StoreError, match="leads from 'a' to 'b'"):
+        write("N", [{"from": "a", "to": "a"}, {"from": "a", "to": "b"}])
+    with pytest.raises(StoreError, match="Make the nodes M before R"):
+        write("M", [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_row_is_written_however_many_there_are(tmp_path: Path) -> None:
+    file = tmp_path / "g.lbug"
+    with GraphWriter(file) as graph:
+        rows = ({"id": f"n{number:03}", "n": number} for number in range(401))
+        assert graph.nodes("N", {"id": "STRING", "n": "INT64"}, rows) == 401
+        pairs = [{"from": f"n{n:03}", "to": "n000", "w": n / 2} for n in range(401)]
+        assert graph.relationships("R", "N", "N", {"w": "DOUBLE"}, pairs) == 401
+    query = "MATCH (a:N)-[r:R]->(b:N) WHERE b.id IN $nodes RETURN count(*) AS n, sum(r.w) AS w"
+    assert LadybugStore(file).run(query, {"nodes": ["n000"]}) == [{"n": 401, "w": 40100.0}]
+
+
+# Helpers
+
+
+def ids(documents: list[Document]) -> list[str | None]:
+    return [document.id for document in documents]
+
+
+def index_folder(path: Path) -> Path:
+    return path.with_name(f"{path.name}.indexes")
+
+
+def index_files(path: Path) -> list[str]:
+    return sorted(file.name for file in index_folder(path).iterdir())
+
+
+def assert_plain(error: Exception, folder: Path) -> None:
+    text = str(error)
+    assert not any(word in text for word in ("xception", "pybind", "C++", "Traceback", "\n"))
+    assert str(folder) not in text
+
+
+def start(work: Callable[[], None]) -> int:
+    """Run this in a forked process, which ends as a script does, and return its id."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        work()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def wait(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def exit_code(work: Callable[[], None]) -> int:
+    return wait(start(work))

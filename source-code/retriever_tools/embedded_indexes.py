@@ -279,7 +279,10 @@ class EmbeddedIndexes:
         except FileNotFoundError:
             return None
         except (ValueError, OSError, MemoryError) as error:
-            logger.warning("The index file %s is damaged and not used: %s", path.name, error)
+            # What the error says may hold texts of the documents.
+            logger.warning(
+                "The index file %s is damaged and not used (%s).", path.name, type(error).__name__
+            )
             return None
         self._held[kind, collection, field] = (now, index)
         return index

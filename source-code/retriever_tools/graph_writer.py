@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from uuid import uuid4
 
-from .ladybug_file import open_file, plain_error, quoted, wal
+from .ladybug_file import follow_forks, open_file, plain_error, quoted, wal
 from .store import StoreError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _TYPE = re.compile(r"(STRING|INT64|DOUBLE|FLOAT|BOOL|DATE|TIMESTAMP)(?:\[(\d*)\])?")
 _BATCH_ROWS = 200  # larger ones take longer a row
 _LOCK_TRIES = 20
-_WRITERS = threading.Lock()
 
 
 class GraphWriter:
@@ -216,7 +215,7 @@ def write_lock(path: Path) -> Iterator[BinaryIO]:
         StoreError: If another process holds it.
         OSError: If the file cannot be written.
     """
-    with _WRITERS:  # such locks are a process's: its threads would not notice each other
+    with _WRITERS.lock:
         for tried in range(_LOCK_TRIES):
             with open(path, "r+b") as file:
                 if _locked(file) and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
@@ -224,6 +223,19 @@ def write_lock(path: Path) -> Iterator[BinaryIO]:
                     return
             time.sleep(0.05 if tried else 0.01)
     raise StoreError(f"Another process has {path.name} open for writing. Try again later.")
+
+
+class _Writers:
+    # The locks on files are a process's: its threads would not notice each other.
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        follow_forks(self)
+
+    def after_fork(self) -> None:
+        self.lock = threading.Lock()
+
+
+_WRITERS = _Writers()
 
 
 def _locked(file: BinaryIO) -> bool:

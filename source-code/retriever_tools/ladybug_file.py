@@ -27,7 +27,7 @@ Stamp = tuple[tuple[int, int], ...]
 # a process has room for sixteen.
 _POOL_BYTES, _FILE_BYTES = 2**28, 2**38
 _GRACE_SECONDS = 0.5
-_OPENING_TRIES = 20
+_OPENING_TRIES = 10
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
@@ -129,6 +129,11 @@ def plain_error(error: object, path: Path) -> str:
     text = " ".join(str(error).split()).replace(str(path), path.name)
     if "cast Python instance" in text or "Python object" in text:
         return "a parameter has a value that ladybug cannot take."
+    if "with ANY type" in text or "ANY is neither" in text:
+        return (
+            "ladybug cannot tell of what an empty list or a null is. Write CAST($name AS STRING[]) "
+            "where the template uses it."
+        )
     text = re.sub(r"^(?:\w+ exception: )+", "", text)
     text = re.split(r" expecting \{| See the docs: | \(line: ", text)[0]
     return text if len(text) <= 300 else f"{text[:300]}…"

@@ -23,7 +23,17 @@ from .embedded_indexes import (
     index_name,
 )
 from .graph_writer import write_lock
-from .ladybug_file import LadybugFile, Stamp, connected, open_file, plain_error, quoted, stamp, wal
+from .ladybug_file import (
+    LadybugFile,
+    Stamp,
+    Table,
+    connected,
+    open_file,
+    plain_error,
+    quoted,
+    stamp,
+    wal,
+)
 from .ladybug_values import check_parameters, json_row
 from .store import (
     PARTITION_FIELD,
@@ -242,12 +252,11 @@ class LadybugStore:
         except (TypeError, ValueError) as error:
             raise StoreError(f"The tool {key!r} does not fit into JSON: {error}.") from None
         values = check_parameters({"id": key, "document": text}, {"id", "document"})
-        before = self._file.stamp
         path = self._file.path
         new = path.with_name(f".{path.name}-{uuid4().hex}")
         try:
             with write_lock(path) as file:
-                before = stamp(path)
+                before = self._file.stamp
                 after = _write_tool(file, path, new, values)
                 wal(path).unlink(missing_ok=True)
                 new.replace(path)
@@ -262,7 +271,7 @@ class LadybugStore:
         """Let go of the file; what runs in other threads ends first. Again does nothing."""
         self._file.close()
 
-    def _table(self, collection: str) -> Any:
+    def _table(self, collection: str) -> Table:
         quoted(collection)
         tables = self._file.tables()
         table = tables.get(collection)
@@ -278,7 +287,7 @@ class LadybugStore:
         # Returns the name of the key, once it is clear that the field can be searched.
         quoted(field)
         table = self._table(collection)
-        columns: dict[str, str] = table.columns
+        columns = table.columns
         if field not in columns:
             raise FieldError(
                 f"{collection} has no field {field!r}; it has {', '.join(sorted(columns))}."

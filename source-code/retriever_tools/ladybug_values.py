@@ -18,9 +18,9 @@ _LEFT_OUT = object()
 def json_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row as JSON values.
 
-    Nodes and relationships become maps of their fields, without internal ids and vectors; paths
-    become `{nodes, relationships}`; dates and times are in ISO 8601; what JSON has no number for
-    (NaN, infinity) is null.
+    Nodes and relationships become maps of their fields, without nulls, internal ids and vectors;
+    paths become `{nodes, relationships}`; dates and times are in ISO 8601; a number that JSON has
+    not (NaN, infinity) is null.
     """
     found = _map(row)
     assert isinstance(found, dict)
@@ -54,9 +54,12 @@ def _json(value: Any) -> Any:
 def _map(value: Mapping[Any, Any]) -> dict[str, Any]:
     if value.keys() == {"_NODES", "_RELS"}:
         return {"nodes": _json(value["_NODES"]), "relationships": _json(value["_RELS"])}
-    private = _INTERNAL if "_ID" in value and "_LABEL" in value else ()
-    items = ((str(name), _json(item)) for name, item in value.items() if name not in private)
-    return {name: item for name, item in items if item is not _LEFT_OUT}
+    items = {str(name): _json(item) for name, item in value.items()}
+    found = {name: item for name, item in items.items() if item is not _LEFT_OUT}
+    if "_ID" not in value or "_LABEL" not in value:
+        return found
+    # A node on a path has the columns of every table on it, with nulls where they are not its own.
+    return {k: v for k, v in found.items() if v is not None and k not in _INTERNAL}
 
 
 def _number(value: Decimal) -> int | float | str | None:
