@@ -217,7 +217,7 @@ def graph_path(profile: Profile, folder: Path | None = None) -> Path:
         files += [root / name for name in ("airports.jsonl", "flights.jsonl", "tickets.jsonl")]
     for file in files:
         name = file.relative_to(root).as_posix()
-        data = file.read_bytes()
+        data = _read(file)
         digest.update(json.dumps([name, len(data)]).encode() + data)
     kind = "example" if folder is None else "folder"
     return cache_folder() / "graphs" / f"{kind}-{digest.hexdigest()[:16]}.lbug"
@@ -299,14 +299,17 @@ def _tickets(folder: Path) -> NodeTable:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in _read(path).decode().splitlines() if line.strip()]
+
+
+def _read(path: Path) -> bytes:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_bytes()
     except OSError as error:
         raise CorpusError(
-            f"The book's example data {path} cannot be read: {error.strerror or error}. "
-            "Run the command in the repository, or name a folder of your own texts."
+            f"{path} cannot be read: {error.strerror or error}. The book's example needs the whole "
+            "data folder of the repository; for a graph of your own texts, name their folder."
         ) from error
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
 def _tell(progress: Progress | None, text: str) -> None:

@@ -23,7 +23,9 @@ MOST_ENTITIES = 5000
 CROWDED = 40
 """A sentence with more entities than this, such as a register, relates none of them."""
 
-SMALLEST_COMMUNITY = 3
+SMALLEST_COMMUNITY = 5
+"""Smaller groups are no theme; of a text that has only smaller ones, the largest count."""
+
 REPORT_SENTENCES = 6
 REPORT_ENTITIES = 20
 LONGEST_DESCRIPTION = 400
@@ -234,8 +236,8 @@ def _description(entity: Entity, sentences: Sequence[Sentence]) -> str:
             re.compile(rf"\b(?:called|known as|named|stands for) (?:the |an? )?(?:{name})\b", re.I),
         ),
         (2, re.compile(rf"(?:^|\W)(?:{name}){_IS}", re.I)),
-        (2, re.compile(rf"(?:^|\W)(?:{name}), (?:an?|the|who|which)\b", re.I)),
-        (1, re.compile(rf"^(?:(?:The|An?) )?(?:{name})\b", re.I)),
+        (2, re.compile(rf"(?:^|\W)(?:{name}), (?:an?|who|which)\b", re.I)),
+        (2, re.compile(rf"^(?:(?:The|An?) )?(?:{name})\b", re.I)),
     ]
     scored = [
         (-sum(points for points, pattern in patterns if pattern.search(sentences[n].text)), n)
@@ -261,7 +263,8 @@ def _communities(
     graph.add_nodes_from(range(len(entities)))
     graph.add_weighted_edges_from((left, right, w) for (left, right), w in relations.items())
     found = networkx.community.louvain_communities(graph, seed=_SEED) if relations else []
-    groups = [sorted(group) for group in found if len(group) >= SMALLEST_COMMUNITY]
+    smallest = min(SMALLEST_COMMUNITY, max(map(len, found), default=0))
+    groups = [sorted(group) for group in found if len(group) >= max(smallest, 2)]
     communities, edges = [], []
     for number, group in enumerate(sorted(groups, key=lambda g: (-len(g), g)), start=1):
         inside = graph.subgraph(group)
