@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
 
 from retriever_tools.store import PARTITION_FIELD, FieldError, SearchMode, StoreError, node_document
 from retriever_tools.templates import check_aql, check_cypher
+from retriever_tools.tool import RetrieverTool, parse_tool
 
 Rows = Callable[[Mapping[str, Any]], Any]
 
@@ -188,3 +190,62 @@ class MemoryStore:
 def cosine(left: Sequence[float], right: Sequence[float]) -> float:
     lengths = math.hypot(*left) * math.hypot(*right)
     return sum(a * b for a, b in zip(left, right)) / lengths if lengths else 0.0
+
+
+TEMPLATE = "MATCH (n:Nodes) WHERE n.id IN $nodes RETURN n"
+"""A graph query that reads; `MemoryStore.rows` decides what it returns."""
+
+
+def make_tool(
+    tool_id: str = "t",
+    modes: Sequence[str] = ("lexical",),
+    template: str | None = None,
+    tool_type: str = "custom_retriever",
+    **config: Any,
+) -> RetrieverTool:
+    """Return a tool over the collection Nodes; of two modes the weights are .3 and .7."""
+    if tool_type == "custom_retriever":
+        weights = [1.0] if len(modes) == 1 else [0.3, 0.7]
+        fields = {"lexical": "content", "semantic": "embedding"}
+        config = {
+            "collection": "Nodes",
+            "search_modes": [
+                {"type": mode, "field": fields[mode], "weight": weight}
+                for mode, weight in zip(modes, weights)
+            ],
+            **config,
+        }
+    if template is not None:
+        relations = config.pop("relations_collection", None)
+        bind_params = config.pop("bind_params", {})
+        config["cypher_config"] = {
+            "template": template,
+            "relations_collection": relations,
+            "bind_params": bind_params,
+        }
+    return parse_tool(
+        {
+            "tool_id": tool_id,
+            "tool_type": tool_type,
+            "description": f"Searches what {tool_id} knows.",
+            "config": config,
+        }
+    )
+
+
+class CountingEmbeddings(Embeddings):
+    """Returns one vector, or raises; remembers the queries."""
+
+    def __init__(self, vector: Any = (1.0, 0.0), error: BaseException | None = None) -> None:
+        self.vector = vector
+        self.error = error
+        self.queries: list[str] = []
+
+    def embed_query(self, text: str) -> list[float]:
+        self.queries.append(text)
+        if self.error is not None:
+            raise self.error
+        return self.vector  # type: ignore[no-any-return]
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [list(self.vector) for _ in texts]
