@@ -554,6 +554,32 @@ def test_a_model_that_fails_is_one_clear_error(ask: Rag, monkeypatch: pytest.Mon
     assert "The model could not answer (ConnectionResetError: the server has gone)" in err
 
 
+def test_the_tool_of_the_readme_works_in_its_three_steps(
+    rag: Rag, notes: Path, tmp_path: Path
+) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    section = readme[readme.index("## Retrievers as data") :]
+    section = section[: section.index("\n## ", 1)]
+    (document,) = re.findall(r"```json\n(.*?)```", section, flags=re.DOTALL)
+    path, tools = tmp_path / "notes.json", tmp_path / "my-tools"
+    path.write_text(document, encoding="utf-8")
+    steps = re.findall(r"`rag tools ((?:validate|add|run) .*?)`", section)
+    assert [step.split()[0] for step in steps] == ["validate", "add", "run"]
+    places = {"notes.json": path, "my-tools": tools, "path/to/your/notes": notes}
+    for step in steps:
+        question = re.findall('"(.*)"', step)
+        words = re.sub('"(.*)"', "?", step).split()
+        arguments = [str(places.get(word, word)) for word in words]
+        arguments = [question[0] if word == "?" else word for word in arguments]
+        code, out, err = rag(*arguments)
+        assert code == 0, err
+    assert "notes" in out
+    code, out, _ = rag("run", "Which kit does the pump take?", *arguments[2:], "--tool", "notes")
+    assert "SK-4471" in out
+    assert "graph query" in out
+    assert "did not run" not in out
+
+
 # The database
 
 

@@ -17,7 +17,7 @@ from retriever_tools.result import ToolFailure
 
 if TYPE_CHECKING:
     from retriever_tools.library import Contents
-    from retriever_tools.result import Citation, Response, Step, ToolResult
+    from retriever_tools.result import Response, Step, ToolResult
     from retriever_tools.tool import RetrieverTool, ToolError
 
 
@@ -121,7 +121,7 @@ def print_answer(
         out.print("Answer", style="bold")
     _print_text(response.result)
     if response.citations:
-        out.print(_citations(response.citations.values()))
+        out.print(_citations(response))
     if response.steps:
         out.print(_steps(response.steps))
     plain = {tool.tool_id for tool in tools if not _has_query(tool)}
@@ -137,20 +137,27 @@ def print_runs(runs: Sequence[ToolResult | ToolFailure], plain: Container[str] =
         runs: What came of the tools.
         plain: The ids of tools without a graph query.
     """
-    table = _table("Tools")
-    table.add_column("tool", overflow="fold")
-    table.add_column("found", overflow="fold")
-    table.add_column("graph query", overflow="fold")
-    table.add_column("ms", justify="right", no_wrap=True)
+    rows = []
     for run in runs:
         if isinstance(run, ToolFailure):
-            cells, style = [run.tool_id, "failed", ""], "red"
+            rows.append((run.tool_id, "failed", "", run.milliseconds, "red"))
         else:
             found = _count(len(run.documents), "document")
             query = "ran" if run.expanded else "none" if run.tool_id in plain else "did not run"
-            cells, style = [run.tool_id, found, query], ""
-        table.add_row(*(_text(cell, style) for cell in [*cells, f"{run.milliseconds:.0f}"]))
-    out.print(table)
+            rows.append((run.tool_id, found, query, run.milliseconds, ""))
+    if out.width < NARROW_TERMINAL:
+        for name, found, query, milliseconds, style in rows:
+            told = ", ".join(filter(None, (found, query and f"graph query: {query}")))
+            out.print(_text(f"{name}: {told}, {milliseconds:.0f} ms", style))
+    else:
+        table = _table("Tools")
+        for column in ("tool", "found", "graph query"):
+            table.add_column(column, overflow="fold")
+        table.add_column("ms", justify="right", no_wrap=True)
+        for *cells, milliseconds, style in rows:
+            shown = [*map(str, cells), f"{milliseconds:.0f}"]
+            table.add_row(*(_text(cell, style) for cell in shown))
+        out.print(table)
     for run in runs:
         if isinstance(run, ToolFailure):
             out.print(_text(one_line(f"{run.tool_id} failed ({run.code}): {run.message}"), "red"))
@@ -163,7 +170,8 @@ def print_runs(runs: Sequence[ToolResult | ToolFailure], plain: Container[str] =
             out.print(_text(one_line(f"{run.tool_id}: {note}")))
 
 
-def _citations(citations: Iterable[Citation]) -> Table:
+def _citations(response: Response) -> Table:
+    """List the citations; those that the answer uses are bold."""
     table = _table("Citations")
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("source", overflow="fold")
@@ -172,14 +180,15 @@ def _citations(citations: Iterable[Citation]) -> Table:
         table.add_column("found by", overflow="fold")
     if columns > 3:
         table.add_column("text", no_wrap=True, overflow="ellipsis")
-    for citation in citations:
+    for citation in response.citations.values():
         source, chunk = citation.source, citation.document_id
         if source in chunk:  # such as notes.md of notes.md#2
             source = chunk
         elif chunk not in source:
             source = f"{source} ({chunk})"
         cells = [str(citation.number), source, ", ".join(citation.tool_ids), citation.text]
-        table.add_row(*(_text(one_line(cell[:1000])) for cell in cells[:columns]))
+        style = "bold" if f"[CITE:{citation.number}]" in response.result else ""
+        table.add_row(*(_text(one_line(cell[:1000]), style) for cell in cells[:columns]))
     return table
 
 
