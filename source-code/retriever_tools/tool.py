@@ -11,19 +11,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from .json_schema import MODES, PARTITIONS, TYPES, describe
 from .templates import MAX_TEMPLATE, RESERVED
 from .tool_faults import (
     Fault,
     every_value,
     json_path,
     known_faults,
-    rule_faults,
     sort_faults,
     value_faults,
 )
+from .tool_rules import rule_faults
 
 MAX_DOCUMENT = 1_000_000
 """The most characters that the text of a tool document may have."""
+
+_FAULTS_SHOWN = 100
 
 ToolType = Literal["custom_retriever", "local", "global", "unified"]
 
@@ -58,6 +61,8 @@ BindParams = Annotated[
 ]
 """Values by name: JSON scalars, or lists of scalars of one type."""
 
+_DISTINCT = Field(min_length=1, max_length=1000, json_schema_extra={"uniqueItems": True})
+
 Template = Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE)]
 
 
@@ -65,15 +70,18 @@ class ToolError(ValueError):
     """A tool document cannot be used; the message names each fault by its JSON path.
 
     Args:
-        faults: The faults, as (JSON path, what is wrong and what to do) pairs.
+        faults: All faults, as (JSON path, what is wrong and what to do) pairs; the message shows
+            the first hundred.
         source: Where the document is from, for the message.
     """
 
     def __init__(self, faults: list[Fault], source: str = "") -> None:
         self.faults = faults
         self.source = source
-        lines = "".join(f"\n  {path}: {what}" for path, what in faults)
-        super().__init__(f"{source or 'This tool'} is not a valid tool document:{lines}")
+        lines = [f"\n  {path}: {what}" for path, what in faults[:_FAULTS_SHOWN]]
+        if len(faults) > _FAULTS_SHOWN:
+            lines.append(f"\n  … and {len(faults) - _FAULTS_SHOWN} more")
+        super().__init__(f"{source or 'This tool'} is not a valid tool document:{''.join(lines)}")
 
 
 class _Part(BaseModel):
@@ -106,9 +114,7 @@ class CypherConfig(_Part):
     """
 
     template: Template
-    relations_collection: (
-        CollectionName | Annotated[list[CollectionName], Field(min_length=1)] | None
-    ) = None
+    relations_collection: CollectionName | Annotated[list[CollectionName], _DISTINCT] | None = None
     bind_params: BindParams = Field(default_factory=dict)
 
 
@@ -144,8 +150,12 @@ class ToolConfig(_Part):
         max_partition_limit: The most partitions that are chosen so.
     """
 
+    model_config = ConfigDict(json_schema_extra=PARTITIONS)
+
     collection: CollectionName | None = None
-    search_modes: list[SearchMode] = Field(default_factory=list, max_length=2)
+    search_modes: list[SearchMode] = Field(
+        default_factory=list, max_length=2, json_schema_extra=MODES
+    )
     top_k: int = Field(default=10, ge=1, le=1000)
     show_citations: bool = True
     response_instructions: str = Field(default="", max_length=4000)
@@ -155,7 +165,7 @@ class ToolConfig(_Part):
     partition_ids: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=256, pattern=r"\S")]],
-            Field(min_length=1, max_length=1000),
+            _DISTINCT,
         ]
         | None
     ) = None
@@ -273,25 +283,12 @@ def tool_schema() -> dict[str, Any]:
     checked by `parse_tool` alone.
     """
     schema = RetrieverTool.model_json_schema(by_alias=True)
-    schema["properties"]["_key"].pop("default", None)
+    parts = (RetrieverTool, ToolConfig, SearchMode, AqlConfig, CypherConfig)
+    describe(schema, {part.__name__: part for part in parts})
+    schema["properties"]["_key"].pop("default")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,
         "title": "Retriever tool",
-        "if": {
-            "properties": {"tool_type": {"const": "custom_retriever"}},
-            "required": ["tool_type"],
-        },
-        "then": {
-            "required": ["config"],
-            "properties": {
-                "config": {
-                    "required": ["collection", "search_modes"],
-                    "properties": {
-                        "collection": {"type": "string"},
-                        "search_modes": {"minItems": 1},
-                    },
-                }
-            },
-        },
+        **TYPES,
     }
