@@ -31,7 +31,7 @@ LEAST_TOKENS = 24
 Key = tuple[str, str]
 
 _LOOKS_LIKE_MARK = re.compile(r"\bcite\s*:\s*(?=[0-9])", re.IGNORECASE)
-_MARK = re.compile(r"[ \t]*[\[(]\s*cite\s*:(?P<numbers>[^\[\]()\n]*)[\])]", re.IGNORECASE)
+_MARK = re.compile(r"(?<![ \t])[ \t]*[\[(]\s*cite\s*:(?P<numbers>[^\[\]()\n]*)[\])]", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![0-9])[0-9]{1,9}(?![0-9])")
 
 
@@ -109,7 +109,7 @@ def settle_marks(answer: str, merged: MergedContext) -> str:
         names = "|".join(
             map(re.escape, sorted(merged.uncited, key=lambda name: (-len(name), name)))
         )
-        answer = re.sub(rf"[ \t]*\[(?:{names})\]", "", answer)
+        answer = re.sub(rf"(?<![ \t])[ \t]*\[(?:{names})\]", "", answer)
     return answer.strip()
 
 
