@@ -664,7 +664,7 @@ def test_tools_that_several_processes_and_threads_put_are_all_there(
 def test_a_file_that_another_process_has_open_for_writing_is_not_written(
     path: Path, store: LadybugStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_writer, "_LOCK_TRIES", 2)
+    monkeypatch.setattr(graph_writer, "_LOCK_SECONDS", 0.05)
     ready, release = os.pipe(), os.pipe()
 
     def hold() -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _TYPE = re.compile(r"(STRING|INT64|DOUBLE|FLOAT|BOOL|DATE|TIMESTAMP)(?:\[(\d*)\])?")
 _BATCH_ROWS = 200  # larger ones take longer a row
-_LOCK_TRIES = 20
+_LOCK_SECONDS = 5.0  # writing a tool takes a tenth of one
 
 
 class GraphWriter:
@@ -216,12 +216,15 @@ def write_lock(path: Path) -> Iterator[BinaryIO]:
         OSError: If the file cannot be written.
     """
     with _WRITERS.lock:
-        for tried in range(_LOCK_TRIES):
+        patient_until = time.monotonic() + _LOCK_SECONDS
+        while True:
             with open(path, "r+b") as file:
                 if _locked(file) and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
                     yield file
                     return
-            time.sleep(0.05 if tried else 0.01)
+            if time.monotonic() > patient_until:
+                break
+            time.sleep(0.02)
     raise StoreError(f"Another process has {path.name} open for writing. Try again later.")
 
 
