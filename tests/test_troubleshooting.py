@@ -61,6 +61,7 @@ from ragbook.profiles import (
 )
 from ragbook.servers import SearchServer
 from ragbook.vectorstore import build_vectorstore, clean_metadata
+from retriever_tools import TemplateError, ToolError, check_cypher, parse_tool
 from retriever_tools.arango_store import ArangoStore
 from retriever_tools.store import StoreError as ToolStoreError
 from retrievers import (
@@ -1060,6 +1061,32 @@ def test_redis_cannot_be_reached_searching_without_a_cache(
     for _ in range(3):
         assert texts(cached.invoke("plan")) == ["The plan of acme."]
     assert caplog.text.count("Redis cannot be reached (ConnectionError): searching without") == 1
+
+
+def test_is_not_a_valid_tool_document() -> None:
+    document: dict[str, Any] = {
+        "tool_id": "kites",
+        "tool_type": "custom_retriever",
+        "description": "Birds of prey.",
+        "config": {"collection": "Birds", "search_modes": [{"type": "lexical"}], "topk": 5},
+    }
+    with pytest.raises(ToolError) as caught:
+        parse_tool(document, "kites.json")
+    assert str(caught.value).splitlines() == [
+        "kites.json is not a valid tool document:",
+        "  $.config.search_modes[0].field: is missing; name the field to search",
+        "  $.config.topk: is not a known field; did you mean top_k?",
+    ]
+    document["config"]["search_modes"][0]["field"] = "name"
+    document["config"]["top_k"] = document["config"].pop("topk")
+    assert parse_tool(document).config.top_k == 5
+
+
+def test_is_refused_as_it_changes_the_database() -> None:
+    with pytest.raises(TemplateError, match=r"^line 2: SET is refused, as it changes the database"):
+        check_cypher("MATCH (n) WHERE n.id IN $nodes\nSET n.seen = 1 RETURN n")
+    template = "MATCH (n) WHERE n.id IN $nodes RETURN n.set AS `set`"
+    assert check_cypher(template) == {"nodes"}
 
 
 def test_an_argument_of_invoke_is_ignored() -> None:
