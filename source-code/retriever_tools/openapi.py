@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
-from .request import MAX_QUERY_BYTES, Request
+from .request_format import MAX_QUERY_BYTES, Request
 from .templates import RESERVED
 from .tool import ToolType
 
