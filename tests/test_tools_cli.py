@@ -44,6 +44,7 @@ ENTITIES = {
         "auto_create_indexes": True,
     },
 }
+CONTENT = {"type": "lexical", "field": "content"}
 
 
 def with_config(document: dict[str, Any], key: str, **changes: Any) -> dict[str, Any]:
@@ -634,6 +635,33 @@ def test_a_graph_is_written_where_one_says_and_over_nothing(
     (tmp_path / "a-file").write_text("mine")
     assert rag("build", "--output", str(tmp_path / "a-file" / "x.lbug"))[0] == 1
     assert (tmp_path / "a-file").read_text() == "mine"
+
+
+def test_build_run_and_clean_work_on_arangodb(
+    rag: Rag, notes: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("arango")
+    from arango_server import ArangoServer
+
+    monkeypatch.setenv("ARANGO_USERNAME", "robin")
+    monkeypatch.setenv("ARANGO_PASSWORD", "kiwi-7f3a")
+    with ArangoServer("birds", "robin", "kiwi-7f3a") as server:
+        there = ("--arango-url", server.url, "--arango-database", "birds")
+        code, out, err = rag("build", "--data", str(notes), *there)
+        assert code == 0, err
+        assert "wrote  Chunks: 3" in out
+        code, out, err = rag("build", "--data", str(notes), *there)
+        assert (code, out) == (1, "")
+        assert "The database has Chunks, Entities" in err
+        chunks = with_config(ENTITIES, "chunks", collection="Chunks", search_modes=[CONTENT])
+        asked = ("--tools", str(folder), "--tool", put(folder, chunks).stem, *there)
+        code, out, err = rag("run", "Which seal kit does the pump take?", *asked)
+        assert code == 0, err
+        assert "SK-4471" in out
+        assert "cr_Chunks_content" in out
+        code, out, _ = rag("clean", *there)
+        assert code == 0
+        assert {"removed  cr_Chunks_content", "removed  cr_Chunks_view"} == set(out.splitlines())
 
 
 def test_arangodb_is_asked_where_its_address_is_given_and_no_password_is_shown(

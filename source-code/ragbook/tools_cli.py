@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +37,7 @@ from ragbook.tools_setup import (
     PlaceOption,
     ToolsError,
     ToolsOption,
+    arango_store,
     library_of,
     open_library,
 )
@@ -261,35 +262,44 @@ def build(
             parser=path_option, metavar="FILE", help="Where to write it. Default: the cache."
         ),
     ] = None,
+    arango_url: ArangoUrlOption = None,
+    arango_database: ArangoDatabaseOption = None,
     profile: ProfileOption = None,
 ) -> None:
     """Build the graph that tools run over: of a folder of text, or the book's example.
 
-    `rag tools run` does so by itself; this is for doing it beforehand or elsewhere.
+    `rag tools run` does so by itself; this is for doing it beforehand, elsewhere, or in a database
+    of ArangoDB's that has no such collections yet.
     """
     if output is not None:
+        if arango_url is not None:
+            raise typer.BadParameter("Choose one of --output and --arango-url.")
         check_writable(output)
         if output.exists():
             raise WriteError(f"{output} is there already: name another file, or remove it first.")
+    if arango_database is not None and arango_url is None:
+        raise typer.BadParameter("--arango-database needs --arango-url.")
     with busy("Starting"):
+        from ragbook import graph_data
         from ragbook.embedding_cache import cached_embeddings
-        from ragbook.graph_data import build_example, build_from_folder, graph_path
 
         usable = usable_profile(profile)
-    if output is None:
-        path = graph_path(usable, data)
+        embeddings = cached_embeddings(usable, progress=True)
+    if arango_url is not None:
+        _fill_arango(arango_url, arango_database, data, embeddings)
+    elif output is None:
+        path = graph_data.graph_path(usable, data)
         if path.exists():
             print_line(f"The graph is there already: {path}")
             return
         with Database(data, profile=profile).open():
             print_line(f"The graph is built: {path}")
-        return
-    embeddings = cached_embeddings(usable, progress=True)
-    if data is None:
-        build_example(output, embeddings)
     else:
-        build_from_folder(output, data, embeddings)
-    print_line(f"The graph is built: {output}")
+        if data is None:
+            graph_data.build_example(output, embeddings)
+        else:
+            graph_data.build_from_folder(output, data, embeddings)
+        print_line(f"The graph is built: {output}")
 
 
 @app.command()
@@ -353,6 +363,23 @@ def _validated(path: str) -> Iterator[tuple[str, ToolError | None]]:
         yield path, error
     else:
         yield path, None
+
+
+def _fill_arango(url: str, name: str | None, data: Path | None, embeddings: Embeddings) -> None:
+    """Write the graph into a database that has none of its collections, so that none is spoilt."""
+    from ragbook.graph_data import example_rows, knowledge_rows
+    from retriever_tools.arango_writer import fill_arango
+
+    with closing(arango_store(url, name)) as store:
+        rows: Any = example_rows() if data is None else knowledge_rows(data)
+        names = [table.name for table in (*rows.nodes, *rows.edges)]
+        if taken := [each for each in names if store.has_collection(each)]:
+            raise ToolsError(
+                f"The database has {', '.join(taken)} already. Name an empty one with "
+                "--arango-database."
+            )
+        for collection, count in fill_arango(store, rows, embeddings).items():
+            print_line(f"wrote  {collection}: {count:,}")
 
 
 def _named(library: Library, names: Sequence[str]) -> list[RetrieverTool]:

@@ -14,6 +14,7 @@ import typer
 from ragbook.console import ProfileName, busy, err, path_option, usable_profile
 
 if TYPE_CHECKING:
+    from retriever_tools.arango_store import ArangoStore
     from retriever_tools.library import Library
     from retriever_tools.store import GraphStore
 
@@ -98,12 +99,7 @@ class Database:
         """Open the database, built first where that has to be, and close it at the end."""
         store: GraphStore
         if self.arango_url is not None:
-            from retriever_tools.arango_store import ArangoStore
-
-            given = {"url": self.arango_url, "database": self.arango_database}
-            store = ArangoStore.from_environment(
-                **{name: value for name, value in given.items() if value is not None}
-            )
+            store = arango_store(self.arango_url, self.arango_database)
         else:
             store = self._graph()
         try:
@@ -139,6 +135,16 @@ class Database:
         if self.data is None:
             return example_store(profile, progress)
         return folder_store(profile, self.data, progress)
+
+
+def arango_store(url: str, database: str | None) -> ArangoStore:
+    """Open an ArangoDB; the user, the password and what is not given are from the environment."""
+    from retriever_tools.arango_store import ArangoStore
+
+    given = {"url": url, "database": database}
+    return ArangoStore.from_environment(
+        **{name: value for name, value in given.items() if value is not None}
+    )
 
 
 def tools_folder(tools: Path | None, data: Path | None = None) -> Path:
