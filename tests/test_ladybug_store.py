@@ -21,7 +21,7 @@ from store_contract import LEXICAL, MENTIONS, NODES, SEMANTIC, StoreContract, ve
 from retriever_tools import graph_writer, ladybug_file
 from retriever_tools.embedded_indexes import VectorIndex
 from retriever_tools.graph_writer import GraphWriter
-from retriever_tools.ladybug_file import open_file
+from retriever_tools.ladybug_file import connected, open_file
 from retriever_tools.ladybug_store import LadybugStore
 from retriever_tools.store import FieldError, MissingIndexesError, QueryRefusedError, StoreError
 from retriever_tools.tool import SearchMode
@@ -422,6 +422,31 @@ def test_k_is_at_least_one(store: LadybugStore, k: int) -> None:
         store.search_lexical("Chunks", "content", "owls", k)
     with pytest.raises(ValueError, match="k must be"):
         store.search_semantic("Chunks", "embedding", vector(1), k)
+
+
+def test_a_database_made_elsewhere_is_searched_where_ids_are_strings(tmp_path: Path) -> None:
+    file = tmp_path / "other.lbug"
+    with connected(open_file(file, read_only=False)) as connection:
+        for text in (
+            "CREATE NODE TABLE Numbered(n INT64, name STRING, PRIMARY KEY(n))",
+            "CREATE NODE TABLE `Odd Name`(id STRING, PRIMARY KEY(id))",
+            "CREATE NODE TABLE Owls(name STRING, `Size in cm²` INT64, day DATE, PRIMARY KEY(name))",
+            "CREATE (:Owls {name: 'Eagle-owl', `Size in cm²`: 75, day: date('2026-11-30')})",
+        ):
+            connection.execute(text)
+    store = LadybugStore(file)
+    names = SearchMode(type="lexical", field="name")
+    store.create_indexes("Owls", [names])
+    (owl,) = store.search_lexical("Owls", "name", "eagle", 3)
+    assert owl.id == "Eagle-owl"
+    assert owl.page_content == "name: Eagle-owl\nSize in cm²: 75\nday: 2026-11-30"
+    assert store.has_collection("Odd Name")
+    with pytest.raises(StoreError, match="cannot be the name"):
+        store.missing_indexes("Odd Name", [names])
+    with pytest.raises(StoreError, match="The key of Numbered is INT64"):
+        store.missing_indexes("Numbered", [names])
+    with pytest.raises(StoreError, match=r"nodes 'owls'.*Numbered, Odd Name, Owls"):
+        store.missing_indexes("owls", [names])
 
 
 # Queries

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import ladybug
 
 _TYPE = re.compile(r"(STRING|INT64|DOUBLE|FLOAT|BOOL|DATE|TIMESTAMP)(?:\[(\d*)\])?")
-_BATCH_ROWS = 200  # larger ones take longer a row
+_BATCH_ROWS = 50  # vectors take half again as long a row in batches of 200
 _LOCK_SECONDS = 5.0  # writing a tool takes a tenth of one
 
 

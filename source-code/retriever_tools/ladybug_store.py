@@ -49,6 +49,7 @@ from .tool import SearchMode
 TOOLS = "Tools"
 _TEXTS = ("STRING", "STRING[]")
 _VECTORS = re.compile(r"(?:FLOAT|DOUBLE)\[\d*\]")
+_FIXED_VECTORS = re.compile(r"(?:FLOAT|DOUBLE)\[\d+\]")
 
 
 class LadybugStore:
@@ -328,12 +329,17 @@ class LadybugStore:
     def _nodes(self, collection: str, key: str, keys: Sequence[str]) -> dict[str, Document]:
         if not keys:
             return {}
+        columns = self._table(collection).columns
+        shown = [name for name, kind in columns.items() if not _FIXED_VECTORS.fullmatch(kind)]
+        # Vectors are left out of documents: reading them would take longer than all the rest. The
+        # names are the database's own, in which there may be spaces.
+        fields = ", ".join(f"n.`{name}` AS `{name}`" for name in shown if "`" not in name)
         text = (
             f"UNWIND $keys AS key MATCH (n:{quoted(collection)}) WHERE n.{quoted(key)} = key "
-            "RETURN key, n AS node"
+            f"RETURN {fields}"
         )
         rows = map(json_row, self._file.rows(text, {"keys": list(keys)}, self._timeout))
-        return {row["key"]: node_document(collection, row["key"], row["node"]) for row in rows}
+        return {row[key]: node_document(collection, row[key], row) for row in rows}
 
 
 def _write_tool(file: Any, path: Path, new: Path, values: Mapping[str, Any]) -> Stamp:
