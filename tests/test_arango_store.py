@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from store_contract import LEXICAL, MENTIONS, NODES, SEMANTIC, StoreContract, vector
 
+from ragbook.graph_data import example_rows
 from retriever_tools import arango_connection, arango_store, arango_writer
 from retriever_tools.arango_store import ArangoStore
 from retriever_tools.arango_writer import ArangoWriter, fill_arango, node_key
@@ -474,7 +475,7 @@ class TestIndexes:
             {"type": "inverted", "name": "cr_mine", "fields": [text]},
             {"type": "inverted", "name": "cr_Chunks_other", "fields": [text]},
             {"type": "inverted", "name": "cr_Chunks_title", "fields": ["title"]},
-            {"type": "inverted", "name": "cr_Chunks_two", "fields": [text, "two"]},
+            {"type": "inverted", "name": "cr_Chunks_content", "fields": [text, "two"]},
             {"type": "persistent", "name": "cr_Chunks_source", "fields": ["source"]},
         ):
             server.add_index("Chunks", index)
@@ -484,6 +485,10 @@ class TestIndexes:
             "cr_something": {"type": "search-alias", "indexes": []},
             "cr_Chunks_view": {"type": "search-alias", "indexes": [there]},
             "cr_Entities_view": {"type": "arangosearch", "links": {}},
+            "cr_Tools_view": {
+                "type": "search-alias",
+                "indexes": [{"collection": "Chunks", "index": "cr_Tools_content"}],
+            },
         }
         before = (json.dumps(server.indexes), json.dumps(server.views))
         assert store.drop_indexes() == []
@@ -617,6 +622,22 @@ class TestErrors:
         server.faults.killed = fault
         with pytest.raises(StoreError, match=message):
             store.partitions("Chunks")
+
+    def test_a_failed_search_is_not_asked_again(
+        self, server: ArangoServer, store: ArangoStore
+    ) -> None:
+        server.faults.killed = (410, 1500, "query killed")
+        with pytest.raises(StoreError, match="limit of 10 seconds"):
+            store.search_semantic("Chunks", "embedding", vector(1), 3)
+        assert len(server.requests) == 1
+
+    def test_an_error_does_not_carry_the_request_which_holds_the_token(self) -> None:
+        with ArangoServer(token=token(3600)) as server:
+            server.faults.killed = (410, 1500, "query killed")
+            with pytest.raises(StoreError) as caught:
+                ArangoStore(server.url, token=server.token).partitions("Birds")
+        assert caught.value.__cause__ is None
+        assert caught.value.__suppress_context__
 
     def test_a_wrong_password_names_user_and_database(self, server: ArangoServer) -> None:
         store = ArangoStore(server.url, "birds", "robin", "wrong-4711")
@@ -1041,6 +1062,16 @@ class TestWriter:
         assert nearest.id == "Texts/a%2F1"
         assert nearest.metadata["id"] == "a/1"
         assert nearest.metadata["dense_score"] == pytest.approx(1.0)
+
+
+def test_the_graph_of_the_book_fits_into_arangodb_whole(
+    server: ArangoServer, store: ArangoStore
+) -> None:
+    rows = example_rows()
+    server.collections.clear()
+    written = fill_arango(store, rows, DeterministicFakeEmbedding(size=8))
+    assert written == {table.name: len(table.rows) for table in [*rows.nodes, *rows.edges]}
+    assert {name: len(found) for name, found in server.collections.items()} == written
 
 
 def test_the_store_does_all_that_the_protocol_asks() -> None:
