@@ -11,6 +11,19 @@ fitted to the calibration half; what is printed is the other half, with 95 % boo
     precision   the share of the chosen tools that fit
     recall      the share of the needed tools that were chosen
     declined    the share of the questions that no tool fits, for which none was chosen
+
+The second part asks data/questions.jsonl, with all tools to choose from and the embedded profile:
+
+    one round       choose, run, answer
+    deep            up to three rounds, until what was found reads as an answer
+    always three    three rounds whatever was found: what more searching could bring at most
+    one round, more a control: one round with as many starting nodes as three rounds have together
+    not split       one round, the question asked as it is, not clause by clause
+
+    context     the share of the questions all of whose answer strings are in the context
+    recall      the share of the relevant passages that were found
+    answer      the share of the questions all of whose answer strings are in the answer
+    abstained   the share of the unanswerable questions to which the answer is that there is none
 """
 
 from __future__ import annotations
@@ -20,21 +33,32 @@ import itertools
 import json
 import math
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from methods import write_figures
 from options import output_file
+from tqdm import tqdm
 
-from ragbook.corpus import default_data_folder
-from ragbook.evaluation import paired_bootstrap
+from ragbook.corpus import Question, default_data_folder, load_passages, load_questions
+from ragbook.evaluation import difference, holds_all, paired_bootstrap
+from ragbook.graph_data import example_store
 from ragbook.profiles import EmbeddedProfile
-from retriever_tools.deep_search import sub_questions
+from retriever_tools import deep_search as deep_search_module
+from retriever_tools.context import NO_ANSWER
+from retriever_tools.deep_search import Limits, deep_search, sub_questions
+from retriever_tools.request_format import Request
+from retriever_tools.result import ToolResult
 from retriever_tools.tool import RetrieverTool, parse_tool
 from retriever_tools.tool_choice import MINILM, Calibration, ToolChooser
+from retrievers.feedback import content_words, fold
 from retrievers.sentences import split_sentences
 
 MAX_TOOLS = 2
@@ -272,6 +296,156 @@ def measure_choice(data: Path) -> dict[str, Any]:
     }
 
 
+class NeverAnswers(BaseChatModel):
+    """Says of everything that it does not hold the answer, at once."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "never"
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(NO_ANSWER))])
+
+
+def widened(tool: RetrieverTool, times: int) -> RetrieverTool:
+    """Return a tool that finds so many times as many starting nodes."""
+    config = tool.config.model_copy(update={"top_k": tool.config.top_k * times})
+    return tool.model_copy(update={"config": config})
+
+
+def covered(question: str, context: str) -> float:
+    """Return the share of a question's content words that stand in a context."""
+    words = {fold(word) for word in content_words(question)}
+    held = {fold(word) for word in content_words(context)}
+    return len(words & held) / len(words) if words else 0.0
+
+
+def ask_all(
+    questions: Sequence[Question],
+    tools: Sequence[RetrieverTool],
+    store: Any,
+    chat_model: BaseChatModel,
+    rounds: int,
+    split: bool = True,
+) -> dict[str, dict[str, float]]:
+    """Ask all questions; return question id to the figures of its response."""
+    embeddings = EmbeddedProfile().embeddings()
+    ways = deep_search_module.sub_questions
+    deep_search_module.sub_questions = ways if split else (lambda question: [question])
+    rows = {}
+    try:
+        for question in tqdm(questions, f"{rounds} rounds", leave=False, disable=None):
+            request = Request(query=question.question, use_llm_planner=True)
+            start = time.perf_counter()
+            response = deep_search(
+                request, tools, store, embeddings, chat_model, limits=Limits(rounds=rounds)
+            )
+            seconds = time.perf_counter() - start
+            found = {
+                str(document.id)
+                for result in response.tools
+                if isinstance(result, ToolResult)
+                for document in result.documents
+            }
+            row = {
+                "rounds": max((step.round for step in response.steps), default=0),
+                "runs": sum(len(step.tool_ids) for step in response.steps),
+                "documents": len(found),
+                "seconds": seconds,
+                "covered": covered(question.question, response.context),
+                "says": float(response.result.strip() != NO_ANSWER),
+            }
+            if question.answers:
+                row["context"] = float(holds_all(response.context, question.answers))
+                row["answer"] = float(holds_all(response.result, question.answers))
+                relevant = set(question.relevant)
+                row["recall"] = len(relevant & found) / len(relevant)
+            else:
+                row["abstained"] = 1 - row["says"]
+            rows[question.id] = row
+    finally:
+        deep_search_module.sub_questions = ways
+    return rows
+
+
+def column(rows: dict[str, dict[str, float]], name: str) -> dict[str, float]:
+    """Return one figure of each question that has it."""
+    return {question: row[name] for question, row in rows.items() if name in row}
+
+
+def measure_deep(data: Path, step: int) -> dict[str, Any]:
+    """Ask every `step`-th of the book's questions in one round and in several."""
+    profile = EmbeddedProfile()
+    store = example_store(profile)
+    tools = load_tools(data / "tools")
+    passages = load_passages(data)
+    questions = load_questions(data / "questions.jsonl", passages)[::step]
+    kinds = {question.id: question.kind for question in questions}
+    never, reader = NeverAnswers(), profile.chat_model()
+    wide = [widened(tool, 3) for tool in tools]
+    runs = {
+        "one round": ask_all(questions, tools, store, reader, 1),
+        "deep": ask_all(questions, tools, store, reader, 3),
+        "always three": ask_all(questions, tools, store, never, 3),
+        "one round, more": ask_all(questions, wide, store, never, 1),
+        "not split": ask_all(questions, tools, store, never, 1, split=False),
+    }
+    store.close()
+    rows = {}
+    for name, run in runs.items():
+        read = name in ("one round", "deep")
+        metrics = ["context", "recall", *(["answer", "abstained"] if read else [])]
+        rows[name] = {
+            **{metric: with_interval(column(run, metric)) for metric in metrics},
+            **{
+                f"mean {figure}": statistics.fmean(row[figure] for row in run.values())
+                for figure in ("rounds", "runs", "documents")
+            },
+            "median seconds": statistics.median(row["seconds"] for row in run.values()),
+            "context by kind": {
+                kind: statistics.fmean(
+                    v for q, v in column(run, "context").items() if kinds[q] == kind
+                )
+                for kind in dict.fromkeys(kinds.values())
+                if any(kinds[q] == kind for q in column(run, "context"))
+            },
+        }
+        if name != "one round":
+            rows[name]["against one round"] = {
+                metric: difference(column(run, metric), column(runs["one round"], metric))
+                for metric in metrics
+            }
+    rows["deep"]["against one round, more"] = difference(
+        column(runs["deep"], "context"), column(runs["one round, more"], "context")
+    )
+    rows["always three"]["against one round, more"] = difference(
+        column(runs["always three"], "context"), column(runs["one round, more"], "context")
+    )
+    return {"questions": len(questions), "rows": rows, "stopping": stopping(runs["one round"])}
+
+
+def stopping(run: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Tell how well two rules know, after one round, whether the context holds the answer.
+
+    The least share of covered words is chosen on every second question and scored on the others.
+    """
+    truth = {name: row.get("context", 0.0) == 1 for name, row in run.items()}
+    says = {name: row["says"] == 1 for name, row in run.items()}
+    names = list(run)
+    fitted, tested = names[::2], names[1::2]
+
+    def right(cut: float, part: Sequence[str]) -> list[bool]:
+        return [(run[name]["covered"] >= cut) == truth[name] for name in part]
+
+    cut = max((n / 20 for n in range(21)), key=lambda c: sum(right(c, fitted)))
+    return {
+        "reads as an answer": with_interval({n: float(says[n] == truth[n]) for n in tested}),
+        "words covered": with_interval(dict(zip(tested, map(float, right(cut, tested))))),
+        "least share of words": cut,
+        "always true": statistics.fmean(truth[name] for name in tested),
+    }
+
+
 def show(row: dict[str, Any]) -> str:
     """Return the metrics of a row as one line."""
     return "  ".join(
@@ -280,9 +454,35 @@ def show(row: dict[str, Any]) -> str:
     )
 
 
+def show_deep(measured: dict[str, Any]) -> None:
+    """Print the second part."""
+    print(f"\n{measured['questions']} questions of questions.jsonl, all tools to choose from")
+    for name, row in measured["rows"].items():
+        values = "  ".join(
+            f"{metric} {value['mean']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
+            for metric, value in row.items()
+            if isinstance(value, dict) and "mean" in value
+        )
+        print(f"\n{name}: {values}")
+        print(
+            f"  runs {row['mean runs']:.1f}  rounds {row['mean rounds']:.1f}  "
+            f"documents {row['mean documents']:.1f}  median {row['median seconds']:.2f} s"
+        )
+        print("  context by kind:", {k: round(v, 2) for k, v in row["context by kind"].items()})
+        for other in ("against one round", "against one round, more"):
+            for metric, value in row.get(other, {}).items():
+                if isinstance(value, dict):
+                    print(
+                        f"  {other}: {metric} {value['difference']:+.3f} "
+                        f"[{value['low']:+.3f}, {value['high']:+.3f}]"
+                    )
+    print("\nwhether the context holds the answer, told after one round:", measured["stopping"])
+
+
 def main() -> None:
     """Print the figures of all variants."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--step", type=int, default=1, help="ask every n-th question only")
     parser.add_argument("--json", type=output_file, help="also write the figures to this file")
     arguments = parser.parse_args()
     data = default_data_folder()
@@ -298,6 +498,8 @@ def main() -> None:
     shipped = measured["choice"]["shipped"]
     print(f"\nas shipped, on the test half\n  {show(shipped)}")
     print("  right by kind:", {k: round(v, 2) for k, v in shipped["right by kind"].items()})
+    measured["deep search"] = measure_deep(data, arguments.step)
+    show_deep(measured["deep search"])
     if arguments.json:
         write_figures(arguments.json, measured)
 

@@ -385,6 +385,19 @@ async def test_a_chat_model_that_is_away_fails_the_search(search: Search) -> Non
         await search("birds", WordStore(birds=CHAIN), model)
 
 
+async def test_by_rules_the_next_round_tries_another_tool_that_fits(search: Search) -> None:
+    store = WordStore(birds=["birds: owl"], trains=["birds on trains: robin express"])
+    tools = [tool("birds"), tool("trains")]
+    query = "birds trains"  # both fit equally: the first is chosen
+    limits = Limits(tools=1)
+    model = ReadingModel(word="robin")
+    response = await search(query, store, model, tools=tools, limits=limits)
+    assert [(s.question, s.tool_ids, s.found, s.answered) for s in response.steps] == [
+        (query, ("birds",), 1, False),
+        (query, ("trains",), 1, True),
+    ]
+
+
 async def test_a_rewriter_of_ones_own_is_used(search: Search) -> None:
     store = WordStore(birds=CHAIN)
     rewriter = RunnableLambda(lambda question: ["rye"])

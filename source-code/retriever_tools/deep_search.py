@@ -28,9 +28,9 @@ from retrievers.documents import check_count, document_key
 from retrievers.feedback import FeedbackQueryRewriter
 
 from .context import NO_ANSWER, format_context
-from .lookup import check_request, find_tools
+from .lookup import Found, check_request, find_tools
 from .request import acompose, arun_tools, compose, run_tools
-from .request_format import Request, RequestError
+from .request_format import Request
 from .result import Response, Step, ToolFailure, ToolResult
 from .retriever import TIME_LIMIT
 from .store import GraphStore
@@ -167,7 +167,9 @@ def deep_search(
         RequestError: If the request names a tool that there is not, or is otherwise unfit.
         AllToolsFailedError: If every tool that was run failed.
     """
-    allowed, failures = _allowed(request, tools, store)
+    request = request.planned()
+    allowed, found = _allowed(request, tools, store)
+    usable = [tool for tool in found if isinstance(tool, RetrieverTool)]
     chooser = ToolChooser(allowed, embeddings, calibration, limits.tools)
 
     def perform(need: _Need) -> Any:
@@ -176,20 +178,20 @@ def deep_search(
                 return choose_tools_by_model(
                     question, allowed, chat_model, max_tools=limits.tools, config=config
                 )
-            case _Choose(question):
-                return chooser.choose(question)
+            case _Choose(question, _, without):
+                return chooser.choose(question, without=without)
             case _RunTools(part, chosen):
                 return run_tools(
                     part, chosen, store, embeddings, time_limit=time_limit, config=config
                 )
             case _Compose(results):
-                return compose(request, allowed, results, chat_model, config=config)
+                return compose(request, usable, results, chat_model, config=config)
             case _Ask(schema, messages):
                 return ask(chat_model, schema, messages, config)
-            case _Rewrite(question, found):
-                return _rewriter(rewriter, found).invoke(question, config)
+            case _Rewrite(question, texts):
+                return _rewriter(rewriter, texts).invoke(question, config)
 
-    search = _search(request, allowed, failures, limits, can_structure(chat_model))
+    search = _search(request, allowed, found, limits, can_structure(chat_model))
     try:
         need = next(search)
         while True:
@@ -218,7 +220,9 @@ async def adeep_search(
     config: RunnableConfig | None = None,
 ) -> Response:
     """Do what `deep_search` does, on the event loop."""
-    allowed, failures = await run_in_executor(None, _allowed, request, tools, store)
+    request = request.planned()
+    allowed, found = await run_in_executor(None, _allowed, request, tools, store)
+    usable = [tool for tool in found if isinstance(tool, RetrieverTool)]
     chooser = await run_in_executor(
         None, ToolChooser, allowed, embeddings, calibration, limits.tools
     )
@@ -229,20 +233,20 @@ async def adeep_search(
                 return await achoose_tools_by_model(
                     question, allowed, chat_model, max_tools=limits.tools, config=config
                 )
-            case _Choose(question):
-                return await chooser.achoose(question)
+            case _Choose(question, _, without):
+                return await chooser.achoose(question, without=without)
             case _RunTools(part, chosen):
                 return await arun_tools(
                     part, chosen, store, embeddings, time_limit=time_limit, config=config
                 )
             case _Compose(results):
-                return await acompose(request, allowed, results, chat_model, config=config)
+                return await acompose(request, usable, results, chat_model, config=config)
             case _Ask(schema, messages):
                 return await aask(chat_model, schema, messages, config)
-            case _Rewrite(question, found):
-                return await _rewriter(rewriter, found).ainvoke(question, config)
+            case _Rewrite(question, texts):
+                return await _rewriter(rewriter, texts).ainvoke(question, config)
 
-    search = _search(request, allowed, failures, limits, can_structure(chat_model))
+    search = _search(request, allowed, found, limits, can_structure(chat_model))
     try:
         need = next(search)
         while True:
@@ -261,6 +265,7 @@ async def adeep_search(
 class _Choose:
     question: str
     by_model: bool
+    without: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -286,6 +291,21 @@ class _Rewrite:
     found: list[Document]
 
 
+@dataclass(frozen=True)
+class _Query:
+    """What a step searches for.
+
+    Args:
+        question: What is asked: tools are chosen by it, as rewritten words would mislead.
+        words: What is searched for.
+        choices: The tools to run; None: to be chosen.
+    """
+
+    question: str
+    words: str
+    choices: list[Choice] | None = None
+
+
 _Need = _Choose | _RunTools | _Compose | _Ask | _Rewrite
 
 
@@ -303,7 +323,10 @@ class _State:
     results: list[Result] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     found: dict[tuple[str, ...], Document] = field(default_factory=dict)
-    asked: set[str] = field(default_factory=set)
+    asked: dict[str, set[str]] = field(default_factory=dict)
+    """The tools that were run for the words searched for."""
+    tried: dict[str, set[str]] = field(default_factory=dict)
+    """The tools that were run for each question."""
     notes: list[str] = field(default_factory=list)
     """For the next step."""
     verdict: Verdict | None = None
@@ -329,7 +352,7 @@ _Search = Generator[_Need, Any, Response]
 def _search(
     request: Request,
     tools: list[RetrieverTool],
-    failures: list[ToolFailure],
+    looked_up: list[Found],
     limits: Limits,
     planned: bool,
 ) -> _Search:
@@ -338,15 +361,14 @@ def _search(
     state = _State(
         request, tools, limits, planned, limits.rounds * limits.steps, now + limits.seconds
     )
-    state.results += failures
-    # A question, and the words it is searched by: rewritten words would mislead the choice of tools
-    asks = [(question, question) for question in (yield from _plan(state))]
+    state.results += [each for each in looked_up if isinstance(each, ToolFailure)]
+    asks = [_Query(question, question) for question in (yield from _plan(state))]
     for number in range(1, limits.rounds + 1):
         if not asks:
             break
         before = len(state.found)
-        for question, words in asks[: limits.steps]:
-            over = yield from _step(state, number, question, words)
+        for query in asks[: limits.steps]:
+            over = yield from _step(state, number, query)
             if over or (state.planned and state.steps[-1].found and (yield from _verdict(state))):
                 return (yield from _respond(state))
         # By rules only once a round: a part of the question would pass for an answer to all of it.
@@ -371,13 +393,9 @@ def _plan(state: _State) -> Generator[_Need, Any, list[str]]:
     return sub_questions(query)
 
 
-def _step(state: _State, number: int, question: str, words: str) -> Generator[_Need, Any, bool]:
+def _step(state: _State, number: int, query: _Query) -> Generator[_Need, Any, bool]:
     """Search for one question; return whether a limit ends the search."""
-    step = Step(number, words)
-    if _normal(words) in state.asked:
-        state.log(replace(step, notes=("Not run: this was searched for already.",)))
-        return False
-    state.asked.add(_normal(words))
+    step = Step(number, query.words)
     if time.monotonic() >= state.deadline:
         seconds = state.limits.seconds
         state.log(replace(step, notes=(f"Not run: the {seconds:g} seconds are over.",)))
@@ -385,15 +403,28 @@ def _step(state: _State, number: int, question: str, words: str) -> Generator[_N
     if not state.runs_left:
         state.log(replace(step, notes=("Not run: no more tools may be run.",)))
         return True
-    choices, chosen_by = yield from _choose(state, question)
+    asked = state.asked.setdefault(_normal(query.words), set())
+    choices, chosen_by = query.choices, "embeddings"
+    if choices is None and asked:
+        state.log(replace(step, notes=("Not run: this was searched for already.",)))
+        return False
+    if choices is None:
+        choices, chosen_by = yield from _choose(state, query.question)
     if not choices:
         state.log(replace(step, chosen_by=chosen_by, notes=("No tool fits this question.",)))
         return False
     chosen = [choice.tool for choice in choices][: state.runs_left]
-    state.runs_left -= len(chosen)
     names = [tool.tool_id for tool in chosen]
+    asked.update(names)
+    state.tried.setdefault(query.question, set()).update(names)
+    state.runs_left -= len(chosen)
     part = state.request.model_copy(
-        update={"query": words, "custom_tools": names, "query_type": 4, "use_llm_planner": False}
+        update={
+            "query": query.words,
+            "custom_tools": names,
+            "query_type": 4,
+            "use_llm_planner": False,
+        }
     )
     results: list[Result] = yield _RunTools(part, chosen)
     state.results += results
@@ -435,7 +466,7 @@ def _verdict(state: _State) -> Generator[_Need, Any, bool]:
     system = SystemMessage(CHECK.format(count=state.limits.steps))
     data = as_data(
         question=state.request.query,
-        searched=sorted(state.asked),
+        searched=list(dict.fromkeys(step.question for step in state.steps if step.tool_ids)),
         texts=format_context([*state.found.values()], READ_TOKENS),
     )
     try:
@@ -454,18 +485,23 @@ def _reads_as_answer(state: _State) -> Generator[_Need, Any, bool]:
     return state.end(not response.result.strip().startswith(NO_ANSWER))
 
 
-def _next(
-    state: _State, asks: list[tuple[str, str]]
-) -> Generator[_Need, Any, list[tuple[str, str]]]:
+def _next(state: _State, asks: list[_Query]) -> Generator[_Need, Any, list[_Query]]:
     """Return what the next round searches for."""
     if state.planned and state.verdict is not None:
-        return [(question, question) for question in _clean(state.verdict.questions)]
-    rewritten = []
-    for question, _ in asks:
-        wordings: list[str] = yield _Rewrite(question, [*state.found.values()])
-        fresh = [words for words in wordings if _normal(words) not in state.asked]
-        rewritten += [(question, words) for words in fresh[:1]]
-    return rewritten
+        return [_Query(question, question) for question in _clean(state.verdict.questions)]
+    queries = []
+    for query in asks:
+        # Another tool first: the one that was run may have been the wrong one.
+        tried = frozenset(state.tried.get(query.question, ()))
+        others: list[Choice] = yield _Choose(query.question, by_model=False, without=tried)
+        if tried and others:
+            queries.append(_Query(query.question, query.question, others))
+        elif tried:
+            wordings: list[str] = yield _Rewrite(query.question, [*state.found.values()])
+            choices = [Choice(tool, None) for tool in state.tools if tool.tool_id in tried]
+            fresh = [words for words in wordings if _normal(words) not in state.asked]
+            queries += [_Query(query.question, words, choices) for words in fresh[:1]]
+    return queries
 
 
 def _respond(state: _State) -> _Search:
@@ -499,25 +535,18 @@ _CLAUSE_END = re.compile(
 
 def _allowed(
     request: Request, tools: Sequence[RetrieverTool], store: GraphStore
-) -> tuple[list[RetrieverTool], list[ToolFailure]]:
-    """Return the tools that may be chosen, and why others that the request names may not.
+) -> tuple[list[RetrieverTool], list[Found]]:
+    """Return the tools that may be chosen, and all of the request's tools looked up for running.
 
     Raises:
         RequestError: If bind parameters belong to none of them.
     """
+    planned = request.model_copy(update={"use_llm_planner": True})
+    found = find_tools(planned, tools, store)
+    check_request(planned, found, store)
     wanted = request.tool_ids
-    found = find_tools(tools, wanted, store)
     allowed = [tool for tool in tools if not wanted or tool.tool_id in wanted]
-    names = [tool.tool_id for tool in allowed]
-    asked = request.model_copy(update={"custom_tools": names, "query_type": 4})
-    try:
-        check_request(asked, tools, store)
-    except RequestError as error:
-        # Partition settings need not agree: the tools are chosen among, not run together.
-        faults = [fault for fault in error.faults if fault[0].startswith("$.bind_params")]
-        if faults:
-            raise RequestError(faults) from None
-    return allowed, [failure for failure in found if isinstance(failure, ToolFailure)]
+    return allowed, found
 
 
 def _clean(questions: Sequence[str]) -> list[str]:

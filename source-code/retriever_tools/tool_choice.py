@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -110,12 +110,18 @@ class ToolChooser:
         texts = [tool.description for tool in self.tools]
         self._vectors = [_unit(row) for row in embeddings.embed_documents(texts)] if texts else []
 
-    def choose(self, query: str, vector: Sequence[float] | None = None) -> list[Choice]:
+    def choose(
+        self,
+        query: str,
+        vector: Sequence[float] | None = None,
+        without: Collection[str] = (),
+    ) -> list[Choice]:
         """Return the tools that fit a question, best first; none if no tool does.
 
         Args:
             query: The question.
             vector: Its vector, if it is known already.
+            without: The ids of tools that are not to be chosen, as they were tried already.
 
         Raises:
             TypeError: If `query` is not a string.
@@ -127,7 +133,7 @@ class ToolChooser:
         scored = sorted(
             zip(self.tools, self.probabilities(known)), key=lambda pair: -pair[1]
         )  # stable: equal ones keep the order of the tools
-        fitting = [(tool, p) for tool, p in scored if p >= least]
+        fitting = [(tool, p) for tool, p in scored if p >= least and tool.tool_id not in without]
         custom = [(tool, p) for tool, p in fitting if tool.tool_type == "custom_retriever"]
         built_in = [(tool, p) for tool, p in fitting if tool.tool_type != "custom_retriever"]
         chosen = custom or built_in
@@ -136,11 +142,16 @@ class ToolChooser:
         near = [pair for pair in chosen if pair[1] >= chosen[0][1] - self.calibration.margin]
         return [Choice(tool, p) for tool, p in near[: self.max_tools]]
 
-    async def achoose(self, query: str, vector: Sequence[float] | None = None) -> list[Choice]:
+    async def achoose(
+        self,
+        query: str,
+        vector: Sequence[float] | None = None,
+        without: Collection[str] = (),
+    ) -> list[Choice]:
         """Do what `choose` does, on the event loop."""
         if vector is None and check_query(query).strip() and self.tools:
             vector = await self.embeddings.aembed_query(query)
-        return self.choose(query, vector)
+        return self.choose(query, vector, without)
 
     def probabilities(self, vector: Sequence[float]) -> list[float]:
         """Return for each tool the estimated probability that it fits a question's vector."""
