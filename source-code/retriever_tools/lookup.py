@@ -30,7 +30,7 @@ Found = RetrieverTool | ToolFailure
 class Tools(Protocol):
     """Where tools are looked up: a mapping, or a library of tools."""
 
-    def get(self, tool_id: str, /) -> RetrieverTool | None:
+    def get(self, tool_id: str, /) -> Found | None:
         """Return the tool; none if there is none of this name."""
         ...
 
@@ -41,23 +41,35 @@ def check_request(request: Request, tools: Any, store: GraphStore) -> None:
     Raises:
         RequestError: If a bind parameter belongs to none of the tools, is reserved, or is of
             another type than its default; or if one tool chooses partitions where another fixes
-            them or forbids the choice.
+            them or forbids the choice. (A deep search may run tools that disagree one by one.)
     """
     found = find_tools(tools, request.tool_ids, store)
     known = [tool for tool in found if isinstance(tool, RetrieverTool)]
     queries = [own_query(tool.config, store.language) for tool in known]
+    declared = {name for query in queries if query for name in query.bind_params}
     faults = [
-        (f"$.bind_params.{name}", what) for name, what in bind_faults(queries, request.bind_params)
+        (f"$.bind_params.{name}", what)
+        for name, what in bind_faults(queries, request.bind_params)
+        # What no tool has may be of one that cannot be looked up, which is told of that one.
+        if name in declared or len(known) == len(found)
     ]
-    if len(known) < len(found):  # what no tool has may be of the one that is not there
-        faults = [
-            fault
-            for fault in faults
-            if any(query and fault[0][14:] in query.bind_params for query in queries)
-        ]
-    faults += _partition_faults(known)
+    if not request.use_llm_planner:
+        faults += _partition_faults(known)
     if faults:
         raise RequestError(faults)
+
+
+def look_up(tools: Any, tool_ids: Iterable[str]) -> dict[str, Found]:
+    """Look tools up once, so that a library that changes meanwhile is seen at one moment.
+
+    Args:
+        tools: The tools: a mapping from ids, a library, or a list.
+        tool_ids: Their ids.
+
+    Returns:
+        Each tool, or why it cannot be used. It may be used in the place of `tools`.
+    """
+    return {tool_id: _look_up(tools, tool_id) for tool_id in tool_ids}
 
 
 def find_tools(tools: Any, tool_ids: Iterable[str], store: GraphStore) -> list[Found]:
@@ -74,7 +86,7 @@ def find_tools(tools: Any, tool_ids: Iterable[str], store: GraphStore) -> list[F
 
 def _look_up(tools: Any, tool_id: str) -> Found:
     try:
-        tool = _by_id(tools).get(tool_id)
+        tool: Found | None = _by_id(tools).get(tool_id)
     except Exception as error:
         return failure(tool_id, error)
     if tool is None:
@@ -93,7 +105,7 @@ def tool_of(tools: Any, tool_id: str) -> RetrieverTool | None:
         except Exception:  # it was there when it ran; what it asked of the answer is lost
             logger.warning("The tool %s cannot be looked up any more", name)
             continue
-        if tool is not None:
+        if isinstance(tool, RetrieverTool):
             parts = expand_builtin(tool, "cypher")  # the language matters to the search only
             return next((part for part in parts if part.tool_id == tool_id), None)
     return None

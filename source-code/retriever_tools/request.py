@@ -18,13 +18,13 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from .citations import MergedContext, merge_context, neutral, settle_marks
 from .context import CONTEXT_TOKENS, INSTRUCTIONS, NO_ANSWER, estimate_tokens
 from .expansion import own_query
-from .lookup import Found, all_tools, check_request, failure, find_tools, tool_of
+from .lookup import Found, all_tools, check_request, failure, find_tools, look_up, tool_of
 from .request_format import Request, RequestError, parse_request
 from .result import Response, ToolFailure, ToolResult
 from .retriever import TIME_LIMIT, ToolRetriever
 from .starting_nodes import QueryVector
 from .store import GraphStore
-from .threads import OutOfTimeError, arun_within, run_within
+from .threads import OutOfTimeError, run_within
 from .tool import RetrieverTool
 
 __all__ = [
@@ -102,10 +102,11 @@ def answer(
         if request.use_llm_planner:
             from .deep_search import deep_search
 
-            return deep_search(request, all_tools(tools), store, _needed(embeddings), chat_model)
-        check_request(request, tools, store)
-        results = run_tools(request, tools, store, embeddings, time_limit=time_limit, config=config)
-        return compose(request, tools, results, chat_model, config=config)
+            everything, model = all_tools(tools), _needed(embeddings)
+            return deep_search(request.planned(), everything, store, model, chat_model)
+        known = _checked(request, tools, store, time_limit)
+        results = run_tools(request, known, store, embeddings, time_limit=time_limit, config=config)
+        return compose(request, known, results, chat_model, config=config)
 
     traced: Runnable[Request, Response] = RunnableLambda(run, name=RUN_NAME)
     return traced.invoke(request, config)
@@ -127,13 +128,13 @@ async def aanswer(
         if request.use_llm_planner:
             from .deep_search import adeep_search
 
-            known = await asyncio.to_thread(all_tools, tools)
-            return await adeep_search(request, known, store, _needed(embeddings), chat_model)
-        await asyncio.to_thread(check_request, request, tools, store)
+            everything, model = await asyncio.to_thread(all_tools, tools), _needed(embeddings)
+            return await adeep_search(request.planned(), everything, store, model, chat_model)
+        known = await asyncio.to_thread(_checked, request, tools, store, time_limit)
         results = await arun_tools(
-            request, tools, store, embeddings, time_limit=time_limit, config=config
+            request, known, store, embeddings, time_limit=time_limit, config=config
         )
-        return await acompose(request, tools, results, chat_model, config=config)
+        return await acompose(request, known, results, chat_model, config=config)
 
     traced: Runnable[Request, Response] = RunnableLambda(run, name=RUN_NAME)
     return await traced.ainvoke(request, config)
@@ -162,6 +163,7 @@ def run_tools(
         What each tool found, or why it failed, in the order of the request. A built-in tool that
         searches several collections is run as several tools, and has a result for each.
     """
+    found = find_tools(tools, request.tool_ids, store)
     vector = QueryVector(embeddings, request.query)
 
     def run(tool: Found) -> Result:
@@ -174,10 +176,6 @@ def run_tools(
         except Exception as error:
             return failure(tool.tool_id, error, started)
 
-    try:
-        found = run_within(time_limit, lambda: find_tools(tools, request.tool_ids, store))
-    except OutOfTimeError as error:
-        return [failure(name, error) for name in request.tool_ids]
     if len(found) < 2:
         return [run(tool) for tool in found]
     # Threads of their own: these only wait, and no longer than the time limit.
@@ -199,6 +197,7 @@ async def arun_tools(
     config: RunnableConfig | None = None,
 ) -> list[Result]:
     """Do what `run_tools` does, on the event loop."""
+    found = await asyncio.to_thread(find_tools, tools, request.tool_ids, store)
     vector = QueryVector(embeddings, request.query)
 
     async def run(tool: Found) -> Result:
@@ -211,10 +210,6 @@ async def arun_tools(
         except Exception as error:  # a cancellation is none, and passes through
             return failure(tool.tool_id, error, started)
 
-    try:
-        found = await arun_within(time_limit, lambda: find_tools(tools, request.tool_ids, store))
-    except OutOfTimeError as error:
-        return [failure(name, error) for name in request.tool_ids]
     return list(await asyncio.gather(*map(run, found)))
 
 
@@ -264,6 +259,19 @@ def _needed(embeddings: Embeddings | None) -> Embeddings:
     if embeddings is None:
         raise ValueError("A deep search chooses tools by their descriptions and needs embeddings.")
     return embeddings
+
+
+def _checked(
+    request: Request, tools: Any, store: GraphStore, time_limit: float
+) -> dict[str, Found]:
+    """Look the request's tools up once, and check the request against them."""
+    try:
+        found = run_within(time_limit, lambda: look_up(tools, request.tool_ids))
+    except OutOfTimeError as error:
+        failures = [failure(name, error) for name in request.tool_ids]
+        raise AllToolsFailedError(failures) from None
+    check_request(request, found, store)
+    return found
 
 
 def _retriever(

@@ -65,6 +65,12 @@ class Request(BaseModel):
     use_llm_planner: bool = False
     include_metadata: bool = False
 
+    def planned(self) -> Request:
+        """Return the request with the tools that a deep search may choose in `custom_tools`."""
+        if self.query_type == 4:
+            return self
+        return self.model_copy(update={"query_type": 4, "custom_tools": self.tool_ids})
+
     @property
     def tool_ids(self) -> list[str]:
         """The ids of the tools to run, each once."""
