@@ -252,6 +252,16 @@ def test_an_airport_without_a_flight_that_short_is_still_found(store: LadybugSto
     (row,) = rows(store, "airport_search", ["DRI"], max_distance_km=1)
     assert row["name"] == "Driftwood Airport"
     assert row["outgoing_flights"] == []
+    assert row["content"].endswith(" Flights leave Driftwood Airport for no airport so near.")
+
+
+def test_an_airports_text_tells_its_flights(store: LadybugStore) -> None:
+    (flight,) = [flight for flight in lines("flights.jsonl") if flight["origin"] == "DRI"]
+    (row,) = rows(store, "airport_search", ["DRI"])
+    assert row["content"].endswith(
+        f" Flights leave Driftwood Airport for Quillan Bank Airport (QUL, Tidewing "
+        f"{flight['flight']}, {flight['distance_km']} km, {flight['minutes']} minutes)."
+    )
 
 
 def test_airports_are_found_by_name_town_code_and_region(store: LadybugStore) -> None:
@@ -267,26 +277,33 @@ def test_connections_are_all_with_one_change_shortest_first(store: LadybugStore)
     for flight in lines("flights.jsonl"):
         leaving[flight["origin"]].append(flight)
     expected = sorted(
-        (first["minutes"] + second["minutes"], first["destination"])
-        for first in leaving["BRQ"]
+        (
+            first["minutes"] + second["minutes"],
+            f"{start}-{first['destination']}-{goal}",
+            first["distance_km"] + second["distance_km"],
+            first["flight"],
+            second["flight"],
+        )
+        for start, goal in (("BRQ", "SLT"), ("SLT", "BRQ"))
+        for first in leaving[start]
         for second in leaving[first["destination"]]
-        if second["destination"] == "SLT"
+        if second["destination"] == goal
     )
-    found = {
-        row["node_id"]: row
-        for row in rows(store, "connecting_flights", ["SLT", "BRQ"], max_connections=99)
-    }
-    assert set(found) == {"BRQ-SLT", "SLT-BRQ"}
-    connections = found["BRQ-SLT"]["connections"]
-    assert [(c["minutes_in_the_air"], c["code"]) for c in connections] == expected
-    direct = [f["flight"] for f in leaving["BRQ"] if f["destination"] == "SLT"]
-    assert found["BRQ-SLT"]["direct_flights"] == direct
+    names = ("minutes", "node_id", "distance_km", "first_flight", "second_flight")
+    found = rows(store, "connecting_flights", ["SLT", "BRQ"], max_connections=99)
+    assert [tuple(row[name] for name in names) for row in found] == expected
+    assert len(rows(store, "connecting_flights", ["SLT", "BRQ"], max_connections=2)) == 2
+    assert all(str(row["minutes"]) in row["content"] for row in found)
 
 
 def test_a_question_names_both_ends_of_a_connection(store: LadybugStore) -> None:
     result = run(store, "connecting_flights", "From Driftwood to Brindle Quay")
     assert result.expanded
-    assert {"BRQ-DRI", "DRI-BRQ"} <= {str(document.id) for document in result.documents}
+    texts = {str(document.id): document.page_content for document in result.documents}
+    assert texts["DRI-QUL-BRQ"].startswith(
+        "From Driftwood Airport to Brindle Quay International Airport one changes planes at "
+        "Quillan Bank Airport: "
+    )
 
 
 def test_an_expander_takes_weak_relations_only_if_asked(store: LadybugStore) -> None:
