@@ -148,7 +148,8 @@ def create_app(
     async def query(request: HttpRequest) -> HttpResponse:
         authorize(request)
         _check_media_type(request)
-        value = strict_json(await _read_body(request, max_body_bytes, body_seconds))
+        body = await _read_body(request, max_body_bytes, body_seconds)
+        value = await run_in_threadpool(strict_json, body)  # a large one takes a moment
         try:
             parsed = parse_request(value)
         except RequestError as error:

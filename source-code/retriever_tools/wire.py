@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.exceptions import HTTPException
 
 MAX_DEPTH = 16
 """How deep lists and objects of a request may be nested; a real one needs four levels."""
-
-_STRINGS_AND_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 
 
 class Problem(HTTPException):
@@ -68,8 +65,6 @@ def strict_json(body: bytes) -> Any:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise _no_json(f"it is not UTF-8 at byte {error.start}") from None
-    if _depth(text) > MAX_DEPTH:  # before parsing, which recurses
-        raise _no_json(f"lists and objects are nested more than {MAX_DEPTH} deep")
     try:
         value = json.loads(
             text, object_pairs_hook=_no_name_twice, parse_constant=_refused, parse_float=_finite
@@ -78,24 +73,14 @@ def strict_json(body: bytes) -> Any:
         raise _no_json(f"{error.msg} at character {error.pos}") from None
     except ValueError as error:  # of our hooks, or an integer with thousands of digits
         raise _no_json(str(error).split(";")[0]) from None
-    for path in _half_characters(value, "$"):
-        raise _no_json(f"{path} holds half of a surrogate pair")
+    except RecursionError:
+        raise _no_json(_TOO_DEEP) from None
+    _check(value, "$")
     return value
 
 
 def _no_json(why: str) -> Problem:
     return Problem(400, "invalid_json", f"The body is not valid JSON: {why}.")
-
-
-def _depth(text: str) -> int:
-    deepest = depth = 0
-    for match in _STRINGS_AND_BRACKETS.finditer(text):
-        if match[0] in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif match[0] in "]}":
-            depth -= 1
-    return deepest
 
 
 def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -118,18 +103,27 @@ def _finite(text: str) -> float:
     return number
 
 
-def _half_characters(value: Any, path: str) -> Iterator[str]:
+def _check(value: Any, path: str, depth: int = 0) -> None:
+    """Refuse what json.loads lets through: halves of surrogate pairs, and deep nesting."""
     if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            yield path
-    elif isinstance(value, list):
-        for place, item in enumerate(value):
-            yield from _half_characters(item, f"{path}[{place}]")
-    elif isinstance(value, dict):
+        _check_text(value, path)
+    elif isinstance(value, (list, dict)):
+        if depth == MAX_DEPTH:
+            raise _no_json(_TOO_DEEP)
+        if isinstance(value, list):
+            for place, item in enumerate(value):
+                _check(item, f"{path}[{place}]", depth + 1)
+            return
         for name, item in value.items():
-            for _ in _half_characters(name, path):
-                yield f"a name in {path}"
-                return
-            yield from _half_characters(item, f"{path}.{name}")
+            _check_text(name, f"a name in {path}")
+            _check(item, f"{path}.{name}", depth + 1)
+
+
+def _check_text(text: str, path: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _no_json(f"{path} holds half of a surrogate pair") from None
+
+
+_TOO_DEEP = f"lists and objects are nested more than {MAX_DEPTH} deep"
