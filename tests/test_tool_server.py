@@ -467,6 +467,7 @@ def test_bytes_that_are_no_json_are_a_problem_and_nothing_else(body: bytes) -> N
         ({**QUESTION, "custom_tools": "metals"}, "$.custom_tools"),
         ({**QUESTION, "custom_tools": [["metals"]]}, "$.custom_tools[0]"),
         ({**QUESTION, "query_type": 5}, "$.query_type"),
+        ({"query": "What?", "query_type": True}, "$.query_type"),
         ({**QUESTION, "show_citations": "yes"}, "$.show_citations"),
         ({**QUESTION, "surprise": 1}, "$.surprise"),
         ({**QUESTION, "query": " \n"}, "$.query"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from .templates import RESERVED
 
@@ -64,6 +64,12 @@ class Request(BaseModel):
     show_citations: bool = True
     use_llm_planner: bool = False
     include_metadata: bool = False
+
+    @field_validator("query_type", mode="before")
+    @classmethod
+    def _no_boolean(cls, value: Any) -> Any:
+        # For Python, and so for Literal, true is 1.
+        return str(value) if isinstance(value, bool) else value
 
     def planned(self) -> Request:
         """Return the request with the tools that a deep search may choose in `custom_tools`."""
