@@ -61,9 +61,17 @@ from ragbook.profiles import (
 )
 from ragbook.servers import SearchServer
 from ragbook.vectorstore import build_vectorstore, clean_metadata
-from retriever_tools import TemplateError, ToolError, check_cypher, parse_tool
+from retriever_tools import (
+    GraphWriter,
+    LadybugStore,
+    TemplateError,
+    ToolError,
+    check_cypher,
+    parse_tool,
+)
 from retriever_tools.arango_store import ArangoStore
 from retriever_tools.store import StoreError as ToolStoreError
+from retriever_tools.tool import SearchMode
 from retrievers import (
     AdaptiveFusionRetriever,
     BM25Retriever,
@@ -1087,6 +1095,36 @@ def test_is_refused_as_it_changes_the_database() -> None:
         check_cypher("MATCH (n) WHERE n.id IN $nodes\nSET n.seen = 1 RETURN n")
     template = "MATCH (n) WHERE n.id IN $nodes RETURN n.set AS `set`"
     assert check_cypher(template) == {"nodes"}
+
+
+def birds_graph(path: Path, numbers: int) -> None:
+    with GraphWriter(path) as graph:
+        columns = {"id": "STRING", "vector": f"FLOAT[{numbers}]"}
+        graph.nodes("Birds", columns, [{"id": "kite", "vector": [1.0] * numbers}])
+
+
+def test_they_are_from_different_embedding_models(tmp_path: Path) -> None:
+    path, question = tmp_path / "graph.lbug", [1.0] * 768
+    birds_graph(path, 384)
+    store = LadybugStore(path)
+    modes = [SearchMode(type="semantic", field="vector")]
+    store.create_indexes("Birds", modes)
+    with pytest.raises(ToolStoreError, match=r"vectors of 384 numbers.*has 768.*different embed"):
+        store.search_semantic("Birds", "vector", question, 1)
+    birds_graph(path, 768)
+    store.create_indexes("Birds", modes)
+    assert [bird.id for bird in store.search_semantic("Birds", "vector", question, 1)] == ["kite"]
+
+
+def test_has_ladybug_s_storage_version(tmp_path: Path) -> None:
+    path = tmp_path / "graph.lbug"
+    birds_graph(path, 8)
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + bytes([50]) + content[5:])
+    with pytest.raises(ToolStoreError, match=r"graph\.lbug has .* storage version 50; .* 49\."):
+        LadybugStore(path)
+    birds_graph(path, 8)
+    assert LadybugStore(path).has_collection("Birds")
 
 
 def test_an_argument_of_invoke_is_ignored() -> None:
