@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -16,11 +18,14 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.language_models import FakeListChatModel
 from starlette.applications import Starlette
 
 from retriever_tools import server, transport
+from retriever_tools.library import FolderLibrary
 from retriever_tools.openapi import openapi_document
-from retriever_tools.request import AllToolsFailedError, Request
+from retriever_tools.request import AllToolsFailedError, Request, aanswer
 from retriever_tools.result import Response, ToolFailure
 from retriever_tools.server import accepts_json, check_token, create_app
 from retriever_tools.tool import parse_tool
@@ -74,7 +79,8 @@ class Waiting:
 
 
 def app_for(answer: server.Answer = echo, **options: Any) -> Starlette:
-    return create_app(answer, token=TOKEN, tools={"metals": parse_tool(METALS)}, **options)
+    tools = {"metals": parse_tool(METALS)}
+    return create_app(answer, token=TOKEN, **{"tools": tools, **options})
 
 
 def client_for(answer: server.Answer = echo, **options: Any) -> httpx.AsyncClient:
@@ -542,6 +548,27 @@ async def test_an_unexpected_error_tells_a_run_id_and_leaves_the_rest_in_the_log
     assert run_id in record.getMessage()
     assert record.exc_info is not None
     assert secret in str(record.exc_info[1])
+
+
+async def test_tools_that_cannot_be_read_do_not_tell_where_they_were(tmp_path: Path) -> None:
+    library = FolderLibrary(tmp_path / "gone")
+    store: Any = SimpleNamespace(language="cypher")
+    model = FakeListChatModel(responses=["never asked"])
+
+    async def answer(request: Request) -> Response:
+        return await aanswer(request, library, store, DeterministicFakeEmbedding(size=8), model)
+
+    async with client_for(answer, tools=library) as client:
+        for response in (
+            await client.get("/v1/tools", headers=AUTHORIZED),
+            await client.post(QUERY, json=QUESTION, headers=AUTHORIZED),
+            await client.post(
+                QUERY, json={"query": "What?", "use_llm_planner": True}, headers=AUTHORIZED
+            ),
+        ):
+            assert response.status_code in (500, 502)
+            assert code_of(response) in ("internal", "tools_failed")
+            assert "gone" not in response.text
 
 
 @pytest.mark.parametrize("text", ["half \ud800", float("nan")])

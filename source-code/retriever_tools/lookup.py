@@ -135,6 +135,9 @@ def failure(tool_id: str, error: Exception, started: float | None = None) -> Too
     message = str(error)
     if isinstance(error, OutOfTimeError):
         message = "The tool could not be looked up in time."
+    elif isinstance(error, LibraryError):
+        logger.error("The tool %s cannot be looked up: %s", tool_id, error)
+        message = "The tools cannot be read. The log tells more."  # not where they are
     elif code == "internal":
         logger.error("The tool %s failed", tool_id, exc_info=error)
         message = f"The tool failed unexpectedly ({type(error).__name__}). The log tells more."

@@ -166,7 +166,7 @@ def create_app(
     async def list_tools(request: HttpRequest) -> HttpResponse:
         authorize(request)
         # In a thread, as they may be in files or a database.
-        found = await run_in_threadpool(lambda: list((tools or {}).values()))
+        found = await run_in_threadpool(lambda: [] if tools is None else list(tools.values()))
         listed = [
             {"tool_id": tool.tool_id, "tool_type": tool.tool_type, "description": tool.description}
             for tool in found
