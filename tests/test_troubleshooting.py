@@ -46,6 +46,7 @@ from rank_bm25 import BM25Okapi
 from rich.console import Console
 from sqlalchemy import create_engine
 from sqlalchemy.pool import StaticPool
+from typer import BadParameter
 
 from helpers import ListRetriever, doc, texts
 from ragbook.chains import CONTEXT_WINDOW, NO_ANSWER, answer_chain, estimate_tokens, format_context
@@ -60,6 +61,7 @@ from ragbook.profiles import (
     get_profile,
 )
 from ragbook.servers import SearchServer
+from ragbook.tools_cli import bind_params
 from ragbook.vectorstore import build_vectorstore, clean_metadata
 from retriever_tools import (
     GraphWriter,
@@ -71,7 +73,7 @@ from retriever_tools import (
 )
 from retriever_tools.arango_store import ArangoStore
 from retriever_tools.store import StoreError as ToolStoreError
-from retriever_tools.tool import SearchMode
+from retriever_tools.tool import RetrieverTool, SearchMode
 from retrievers import (
     AdaptiveFusionRetriever,
     BM25Retriever,
@@ -1125,6 +1127,32 @@ def test_has_ladybug_s_storage_version(tmp_path: Path) -> None:
         LadybugStore(path)
     birds_graph(path, 8)
     assert LadybugStore(path).has_collection("Birds")
+
+
+def test_no_tool_that_is_run_has_a_parameter() -> None:
+    def tool(name: str, parameter: str) -> RetrieverTool:
+        query = {
+            "template": f"MATCH (n) WHERE n.id IN $nodes RETURN n LIMIT ${parameter}",
+            "bind_params": {parameter: 12},
+        }
+        mode = {"type": "lexical", "field": "name"}
+        return parse_tool(
+            {
+                "tool_id": name,
+                "tool_type": "custom_retriever",
+                "description": "Flights.",
+                "config": {"collection": "T", "search_modes": [mode], "cypher_config": query},
+            }
+        )
+
+    connecting, direct = tool("connecting_flights", "most"), tool("direct_flights", "max_flights")
+    with pytest.raises(BadParameter) as caught:
+        bind_params({"max_flights": "3"}, [connecting], "cypher")
+    assert str(caught.value) == (
+        "No tool that is run (connecting_flights) has a parameter 'max_flights'. "
+        "There are: most (default 12)."
+    )
+    assert bind_params({"max_flights": "3"}, [direct], "cypher") == {"max_flights": 3}
 
 
 def test_an_argument_of_invoke_is_ignored() -> None:

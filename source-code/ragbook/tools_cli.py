@@ -109,7 +109,7 @@ def show(
 @app.command()
 def validate(
     paths: Annotated[
-        list[str], typer.Argument(metavar="FILE…|FOLDER", help="Tool documents; - is stdin.")
+        list[str], typer.Argument(metavar="PATH", help="Files or folders; - is stdin.")
     ],
     as_json: Json = False,
 ) -> None:
@@ -170,19 +170,20 @@ def run(
     question: Annotated[str, typer.Argument(help="The question to answer.")],
     tool: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="A tool to run, also several. Default: those that fit."),
+        typer.Option(metavar="ID", help="A tool to run. May be repeated. Default: those that fit."),
     ] = None,
     param: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE", help="A parameter of their graph queries, also several."
+            metavar="NAME=VALUE", help="A parameter of the graph queries. May be repeated."
         ),
     ] = None,
     top_k: Annotated[
         int | None, typer.Option(min=1, help="Starting nodes of each tool, in place of its own.")
     ] = None,
     partition: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Search this partition, also several.")
+        list[str] | None,
+        typer.Option(metavar="ID", help="Search this partition only. May be repeated."),
     ] = None,
     create_indexes: Annotated[
         bool, typer.Option(help="Create indexes that a search needs and that are missing.")
@@ -203,8 +204,7 @@ def run(
 ) -> None:
     """Answer a question with tools, and show the citations and what each tool did.
 
-    Without --tool, those are run whose descriptions fit the question, or if none does, the one that
-    searches everything. Exits with 1 if all fail.
+    Without --tool, those are run whose descriptions fit. Exits with 1 if all fail.
     """
     check_question(question)
     given = dict(_name_and_value(text) for text in param or [])
@@ -223,11 +223,11 @@ def run(
             usable = usable_profile(profile)
             embeddings = cached_embeddings(usable)
             if not (tool or deep):
-                found = _fitting(question, found, embeddings)
+                found = fitting_tools(question, found, embeddings)
         request = {
             "query": question,
             "custom_tools": [one.tool_id for one in found] if tool or not deep else [],
-            "bind_params": _bind_params(given, found, database.language),
+            "bind_params": bind_params(given, found, database.language),
             "auto_create_indexes": create_indexes,
             "use_llm_planner": deep,
             "include_metadata": as_json and show_context,
@@ -417,10 +417,14 @@ def _with_top_k(tools: list[RetrieverTool], top_k: int | None) -> list[Retriever
     ]
 
 
-def _fitting(
+def fitting_tools(
     question: str, tools: list[RetrieverTool], embeddings: Embeddings
 ) -> list[RetrieverTool]:
-    """Return the tools whose descriptions fit a question, or else the one that searches all."""
+    """Return the tools whose descriptions fit a question, or else the one that searches all.
+
+    Raises:
+        ToolsError: If there is neither.
+    """
     from retriever_tools.tool_choice import choose_tools
 
     if chosen := [choice.tool for choice in choose_tools(question, tools, embeddings)]:
@@ -444,10 +448,19 @@ def _name_and_value(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _bind_params(
+def bind_params(
     given: dict[str, str], tools: Sequence[RetrieverTool], language: str
 ) -> dict[str, Any]:
-    """Parse parameters, and refuse what none of the tools declares."""
+    """Parse parameters, and refuse what none of the tools declares.
+
+    Args:
+        given: Values by name, as they stand on the command line.
+        tools: The tools that are run.
+        language: That of the database, `cypher` or `aql`.
+
+    Raises:
+        typer.BadParameter: If no tool has such a parameter; lists those there are.
+    """
     declared: dict[str, list[Any]] = {}
     for tool in tools:
         query = tool.config.cypher_config if language == "cypher" else tool.config.aql_config
@@ -459,7 +472,8 @@ def _bind_params(
             for name, defaults in declared.items()
         )
         raise typer.BadParameter(
-            f"No tool that is run has a parameter {unknown[0]!r}. There are: {known or 'none'}."
+            f"No tool that is run ({', '.join(tool.tool_id for tool in tools)}) has a parameter "
+            f"{unknown[0]!r}. There are: {known or 'none'}."
         )
     return {name: _value(text, declared[name]) for name, text in given.items()}
 
