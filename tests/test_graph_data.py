@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -300,3 +301,14 @@ def tool(collection: str, modes: list[dict[str, Any]]) -> dict[str, Any]:
         "description": "A tool of this test.",
         "config": {"collection": collection, "search_modes": modes},
     }
+
+
+def test_two_who_build_the_same_graph_at_once_both_get_it(folder: Path) -> None:
+    profile = Profile()
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(lambda _: folder_store(profile, folder), range(4)))
+    for store in stores:
+        assert store.has_collection("Entities")
+        store.close()
+    path = graph_path(profile, folder)
+    assert [file for file in path.parent.iterdir() if file.name.startswith(".")] == []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from langchain_core.embeddings import Embeddings
 
@@ -254,11 +256,26 @@ def _opened(profile: Profile, folder: Path | None, progress: Progress | None) ->
     path = graph_path(profile, folder)
     if not path.exists():
         embeddings = cached_embeddings(profile, progress=progress is not None)
-        if folder is None:
-            build_example(path, embeddings, progress)
-        else:
-            build_from_folder(path, folder, embeddings, progress)
+        new = path.with_name(f".{path.name}-{uuid4().hex}")
+        try:
+            if folder is None:
+                build_example(new, embeddings, progress)
+            else:
+                build_from_folder(new, folder, embeddings, progress)
+            _put(new, path)
+        finally:
+            new.unlink(missing_ok=True)
     return LadybugStore(path)
+
+
+def _put(new: Path, path: Path) -> None:
+    """Give a graph its place, unless another process was quicker: the same graph is there then."""
+    try:
+        os.link(new, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        os.replace(new, path)
 
 
 def _airports(folder: Path) -> NodeTable:
