@@ -28,7 +28,7 @@ from retrievers.documents import check_count, document_key
 from retrievers.feedback import FeedbackQueryRewriter
 
 from .context import NO_ANSWER, format_context
-from .lookup import Found, check_request, find_tools
+from .lookup import check_request
 from .request import acompose, arun_tools, compose, run_tools
 from .request_format import Request
 from .result import Response, Step, ToolFailure, ToolResult
@@ -168,8 +168,7 @@ def deep_search(
         AllToolsFailedError: If every tool that was run failed.
     """
     request = request.planned()
-    allowed, found = _allowed(request, tools, store)
-    usable = [tool for tool in found if isinstance(tool, RetrieverTool)]
+    allowed, unknown = _allowed(request, tools, store)
     chooser = ToolChooser(allowed, embeddings, calibration, limits.tools)
 
     def perform(need: _Need) -> Any:
@@ -185,13 +184,13 @@ def deep_search(
                     part, chosen, store, embeddings, time_limit=time_limit, config=config
                 )
             case _Compose(results):
-                return compose(request, usable, results, chat_model, config=config)
+                return compose(request, tools, results, chat_model, config=config)
             case _Ask(schema, messages):
                 return ask(chat_model, schema, messages, config)
             case _Rewrite(question, texts):
                 return _rewriter(rewriter, texts).invoke(question, config)
 
-    search = _search(request, allowed, found, limits, can_structure(chat_model))
+    search = _search(request, allowed, unknown, limits, can_structure(chat_model))
     try:
         need = next(search)
         while True:
@@ -221,8 +220,7 @@ async def adeep_search(
 ) -> Response:
     """Do what `deep_search` does, on the event loop."""
     request = request.planned()
-    allowed, found = await run_in_executor(None, _allowed, request, tools, store)
-    usable = [tool for tool in found if isinstance(tool, RetrieverTool)]
+    allowed, unknown = await run_in_executor(None, _allowed, request, tools, store)
     chooser = await run_in_executor(
         None, ToolChooser, allowed, embeddings, calibration, limits.tools
     )
@@ -240,13 +238,13 @@ async def adeep_search(
                     part, chosen, store, embeddings, time_limit=time_limit, config=config
                 )
             case _Compose(results):
-                return await acompose(request, usable, results, chat_model, config=config)
+                return await acompose(request, tools, results, chat_model, config=config)
             case _Ask(schema, messages):
                 return await aask(chat_model, schema, messages, config)
             case _Rewrite(question, texts):
                 return await _rewriter(rewriter, texts).ainvoke(question, config)
 
-    search = _search(request, allowed, found, limits, can_structure(chat_model))
+    search = _search(request, allowed, unknown, limits, can_structure(chat_model))
     try:
         need = next(search)
         while True:
@@ -352,7 +350,7 @@ _Search = Generator[_Need, Any, Response]
 def _search(
     request: Request,
     tools: list[RetrieverTool],
-    looked_up: list[Found],
+    unknown: list[ToolFailure],
     limits: Limits,
     planned: bool,
 ) -> _Search:
@@ -361,7 +359,7 @@ def _search(
     state = _State(
         request, tools, limits, planned, limits.rounds * limits.steps, now + limits.seconds
     )
-    state.results += [each for each in looked_up if isinstance(each, ToolFailure)]
+    state.results += unknown
     asks = [_Query(question, question) for question in (yield from _plan(state))]
     for number in range(1, limits.rounds + 1):
         if not asks:
@@ -535,18 +533,22 @@ _CLAUSE_END = re.compile(
 
 def _allowed(
     request: Request, tools: Sequence[RetrieverTool], store: GraphStore
-) -> tuple[list[RetrieverTool], list[Found]]:
-    """Return the tools that may be chosen, and all of the request's tools looked up for running.
+) -> tuple[list[RetrieverTool], list[ToolFailure]]:
+    """Return the tools that may be chosen, and a failure for each that there is not.
 
     Raises:
         RequestError: If bind parameters belong to none of them.
     """
-    planned = request.model_copy(update={"use_llm_planner": True})
-    found = find_tools(planned, tools, store)
-    check_request(planned, found, store)
     wanted = request.tool_ids
     allowed = [tool for tool in tools if not wanted or tool.tool_id in wanted]
-    return allowed, found
+    names = [tool.tool_id for tool in allowed]
+    planned = {"custom_tools": wanted or names, "use_llm_planner": True}
+    check_request(request.model_copy(update=planned), tools, store)
+    return allowed, [
+        ToolFailure(name, "unknown_tool", f"There is no tool {name!r:.120}.")
+        for name in wanted
+        if name not in names
+    ]
 
 
 def _clean(questions: Sequence[str]) -> list[str]:
