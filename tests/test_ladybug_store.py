@@ -19,7 +19,7 @@ from langchain_core.documents import Document
 from store_contract import LEXICAL, MENTIONS, NODES, SEMANTIC, StoreContract, vector
 
 from retriever_tools import graph_writer, ladybug_file
-from retriever_tools.embedded_indexes import VectorIndex
+from retriever_tools.embedded_indexes import EmbeddedIndexes, VectorIndex
 from retriever_tools.graph_writer import GraphWriter
 from retriever_tools.ladybug_file import connected, open_file
 from retriever_tools.ladybug_store import LadybugStore
@@ -219,7 +219,7 @@ def test_a_search_without_its_index_names_it(store: LadybugStore) -> None:
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.sampled_from([0, 1]), st.floats(0, 0.95), st.binary(max_size=20))
 def test_a_damaged_index_file_is_missing_and_made_anew(
@@ -310,6 +310,29 @@ def test_a_tool_that_is_put_leaves_the_indexes_of_other_collections(
         assert one.missing_indexes("Chunks", [LEXICAL, SEMANTIC]) == []
         assert ids(one.search_lexical("Chunks", "content", "owls", 5)) == ["c1", "c2"]
         assert one.missing_indexes("Tools", [documents]) == ["cr_Tools_document"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_no_moment_is_without_indexes_while_a_tool_is_put(
+    path: Path, store: LadybugStore, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    store.create_indexes("Chunks", [LEXICAL, SEMANTIC])
+    carry_over, missing = EmbeddedIndexes.carry_over, []
+
+    def look_and_carry_over(self: EmbeddedIndexes, *states: Any) -> None:
+        missing.append(LadybugStore(path).missing_indexes("Chunks", [LEXICAL, SEMANTIC]))
+        carry_over(self, *states)
+
+    def no_links(*names: Any) -> None:
+        raise OSError
+
+    monkeypatch.setattr(EmbeddedIndexes, "carry_over", look_and_carry_over)
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    store.put_tool({"_key": "a"})
+    assert missing == [[] if links else ["cr_Chunks_content", "cr_Chunks_embedding"]]
+    assert LadybugStore(path).missing_indexes("Chunks", [LEXICAL, SEMANTIC]) == []
+    assert len(index_files(path)) == 2
 
 
 # Vectors

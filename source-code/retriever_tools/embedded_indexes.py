@@ -12,6 +12,7 @@ import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -251,17 +252,36 @@ class EmbeddedIndexes:
                 names.add(name)
             return sorted(names)
 
+    def link_ahead(self, old: Stamp, new: Stamp, changed: str) -> None:
+        """Have the files of one state serve the next as well, in which one collection changes.
+
+        Then no other process finds an index missing between the two.
+        """
+        for path, successor in self._successors(old, new, changed):
+            with suppress(OSError):  # a file system without links; `carry_over` renames
+                os.link(path, successor)
+
     def carry_over(self, old: Stamp, new: Stamp, changed: str) -> None:
         """Take the indexes of one state for the next, in which only one collection has changed."""
         with self._lock:
             for (kind, collection, field), (state, index) in list(self._held.items()):
                 if state == old and collection != changed:
                     self._held[kind, collection, field] = (new, index)
-            before, after = _digest(old), _digest(new)
-            for path, name in self._files():
-                stale = name.startswith(f"{INDEX_PREFIX}{changed}_")
-                if f"-{before}." in path.name and not stale:
-                    path.replace(path.with_name(path.name.replace(f"-{before}.", f"-{after}.")))
+            for path, successor in self._successors(old, new, changed):
+                if successor.exists():
+                    path.unlink(missing_ok=True)
+                else:
+                    path.replace(successor)
+
+    def _successors(self, old: Stamp, new: Stamp, changed: str) -> list[tuple[Path, Path]]:
+        before, after = f"-{_digest(old)}.", f"-{_digest(new)}."
+        return [
+            (path, path.with_name(path.name.replace(before, after)))
+            for path, name in self._files()
+            if _FILE.fullmatch(path.name)
+            and before in path.name
+            and not name.startswith(f"{INDEX_PREFIX}{changed}_")
+        ]
 
     def after_fork(self) -> None:
         """Forget a lock that a thread of the parent may have held."""

@@ -259,6 +259,7 @@ class LadybugStore:
             with write_lock(path) as file:
                 before = self._file.stamp
                 after = _write_tool(file, path, new, values)
+                self._indexes.link_ahead(before, after, TOOLS)
                 wal(path).unlink(missing_ok=True)
                 new.replace(path)
                 self._indexes.carry_over(before, after, TOOLS)
