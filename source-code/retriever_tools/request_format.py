@@ -28,7 +28,11 @@ class RequestError(ValueError):
     """
 
     def __init__(self, faults: Sequence[tuple[str, str]]) -> None:
-        self.faults = list(faults)
+        # A path holds what the client wrote, and that may be no valid text.
+        self.faults = [
+            (path.encode(errors="replace").decode(), what.encode(errors="replace").decode())
+            for path, what in faults
+        ]
         lines = "".join(f"\n  {path}: {what}" for path, what in self.faults)
         super().__init__(f"The request is not valid:{lines}")
 
@@ -101,21 +105,24 @@ def parse_request(value: Any) -> Request:
 
 
 def _own_faults(request: Request) -> Iterable[tuple[str, str]]:
-    size = len(request.query.encode())
-    if not request.query.strip():
-        yield "$.query", "is blank; give a question"
-    if size > MAX_QUERY_BYTES:
-        yield "$.query", f"has {size:,} bytes of UTF-8; at most {MAX_QUERY_BYTES:,} are read"
-    for number, name in enumerate(request.custom_tools):
-        if not name.strip():
-            yield f"$.custom_tools[{number}]", "is blank; give the id of a tool"
+    """Yield what is wrong with a request although each field is of its type."""
+    texts = {
+        "$.query": (request.query, "give a question"),
+        **_named("custom_tools", request.custom_tools, "give the id of a tool"),
+        **_named("partition_ids", request.partition_ids or [], "give the id of a partition"),
+    }
+    for path, (text, cure) in texts.items():
+        size = len(text.encode(errors="replace"))
+        if text.encode(errors="replace") != text.encode(errors="surrogatepass"):
+            yield path, "holds half a character, which is no valid text; send it as UTF-8"
+        elif not text.strip():
+            yield path, f"is blank; {cure}"
+        elif size > MAX_QUERY_BYTES:
+            yield path, f"has {size:,} bytes of UTF-8; at most {MAX_QUERY_BYTES:,} are read"
     if request.query_type == 4 and not request.custom_tools and not request.use_llm_planner:
         yield "$.custom_tools", "names no tool; give at least one, or set use_llm_planner to true"
     if request.query_type != 4 and request.custom_tools:
         yield "$.custom_tools", "goes with query_type 4 only; leave out the one or the other"
-    for number, name in enumerate(request.partition_ids or ()):
-        if not name.strip():
-            yield f"$.partition_ids[{number}]", "is blank; give the id of a partition"
     if request.partition_ids is not None and not request.partition_ids:
         yield "$.partition_ids", "is empty; leave it out to search everything"
     if request.partition_ids and request.auto_select_partitions:
@@ -123,6 +130,10 @@ def _own_faults(request: Request) -> Iterable[tuple[str, str]]:
     for name in request.bind_params:
         if name in RESERVED:
             yield f"$.bind_params.{name}", "is set by the run itself; leave it out"
+
+
+def _named(field: str, texts: Sequence[str], cure: str) -> dict[str, tuple[str, str]]:
+    return {f"$.{field}[{number}]": (text, cure) for number, text in enumerate(texts)}
 
 
 def _fault(detail: Any) -> tuple[str, str]:
