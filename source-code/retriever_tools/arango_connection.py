@@ -24,7 +24,7 @@ _DATABASE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 # Numbers of ArangoDB's errors, https://docs.arango.ai/arangodb/stable/develop/error-codes/
 FORBIDDEN, RESOURCE_LIMIT, READ_ONLY = 11, 32, 1004
 NOT_FOUND, DUPLICATE_NAME, NO_DATABASE = 1203, 1207, 1228
-QUERY_KILLED, CURSOR_NOT_FOUND, UNREGISTERED_COLLECTION = 1500, 1600, 1652
+QUERY_KILLED, NOT_LOCKED, CURSOR_NOT_FOUND, UNREGISTERED_COLLECTION = 1500, 1521, 1600, 1652
 
 
 class ArangoServerError(StoreError):
@@ -177,7 +177,7 @@ class ArangoConnections:
                     ) from None
                 if response.status_code == 401:
                     raise StoreError(connections._refused())
-                if response.status_code >= 500:
+                if _is_not_ready(response.status_code, response.raw_body):
                     raise StoreError(
                         f"ArangoDB at {connections.url} is not ready (HTTP "
                         f"{response.status_code}). Wait for it to come up, look into its log, and "
@@ -210,6 +210,8 @@ class ArangoConnections:
             QUERY_KILLED: self._late(),
             RESOURCE_LIMIT: "The query needs more memory than its limit. Follow fewer steps, or "
             "give the store a larger memory_limit.",
+            NOT_LOCKED: "In a cluster, a traversal needs WITH and the collections of its nodes at the "
+            "beginning of the template.",
             NO_DATABASE: f"There is no database {self.name!r} at {self.url}. Create it, or name "
             "another one.",
             NOT_FOUND: "Check the name, or create the collection.",
@@ -244,6 +246,15 @@ def _checked_url(url: str) -> str:
             "name and password on their own."
         )
     return url.rstrip("/")
+
+
+def _is_not_ready(status: int, body: str) -> bool:
+    """Tell whether an answer is from a proxy, or from a server that starts, stops or lacks others.
+
+    ArangoDB answers 500 also where a query is at fault: one over its limit of memory, or a
+    traversal without WITH in a cluster. Those have a number of their own.
+    """
+    return status >= 500 and (status == 503 or '"errorNum"' not in body)
 
 
 def _parsed(text: str) -> Any:
