@@ -4,6 +4,7 @@ import base64
 import inspect
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -11,6 +12,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -323,6 +325,19 @@ class TestGraphQueries:
     ) -> None:
         server.answers(ALONG, lambda values: [{"of": values["@relations_collection"]}])
         assert store.run(ALONG, {"nodes": [], name: "MENTIONED_IN"}) == [{"of": "MENTIONED_IN"}]
+
+    @pytest.mark.parametrize("value", [{"owl"}, [math.nan], date(2026, 11, 30)])
+    def test_a_value_that_json_does_not_have_is_no_fault_of_the_server(
+        self, server: ArangoServer, store: ArangoStore, value: Any
+    ) -> None:
+        for ask in (
+            lambda: store.run(ECHO, {"nodes": value}),
+            lambda: store.put_tool({"tool_id": "owls", "description": value}),
+            lambda: store.import_documents("Chunks", [{"_key": "z", "seen": value}]),
+        ):
+            with pytest.raises(StoreError, match="takes JSON values alone"):
+                ask()
+        assert not server.sent("POST", "/_api/cursor")
 
     def test_a_parameter_without_a_value_is_named(self, store: ArangoStore) -> None:
         with pytest.raises(StoreError, match="@least"):

@@ -135,7 +135,11 @@ class ArangoConnections:
         from arango import ArangoClient
 
         client = ArangoClient(
-            self.url, resolver_max_tries=1, http_client=self._http_client(), deserializer=_parsed
+            self.url,
+            resolver_max_tries=1,
+            http_client=self._http_client(),
+            serializer=_written,
+            deserializer=_parsed,
         )
         if self._token is None:
             # As bytes: requests encodes text as Latin-1, which has not every letter.
@@ -210,8 +214,8 @@ class ArangoConnections:
             QUERY_KILLED: self._late(),
             RESOURCE_LIMIT: "The query needs more memory than its limit. Follow fewer steps, or "
             "give the store a larger memory_limit.",
-            NOT_LOCKED: "In a cluster, a traversal needs WITH and the collections of its nodes at the "
-            "beginning of the template.",
+            NOT_LOCKED: "In a cluster, a traversal needs WITH and the collections of its nodes at "
+            "the beginning of the template.",
             NO_DATABASE: f"There is no database {self.name!r} at {self.url}. Create it, or name "
             "another one.",
             NOT_FOUND: "Check the name, or create the collection.",
@@ -255,6 +259,15 @@ def _is_not_ready(status: int, body: str) -> bool:
     traversal without WITH in a cluster. Those have a number of their own.
     """
     return status >= 500 and (status == 503 or '"errorNum"' not in body)
+
+
+def _written(value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:  # `use` would take it for a fault of the server
+        raise StoreError(
+            f"This cannot be sent to ArangoDB, which takes JSON values alone: {error}."
+        ) from None
 
 
 def _parsed(text: str) -> Any:
