@@ -131,12 +131,11 @@ def test_a_fault_is_named_by_its_json_path(change: dict[str, Any], path: str) ->
     str(caught.value).encode()
 
 
-def test_a_fault_can_be_printed_whatever_the_client_wrote() -> None:
-    value = {"query": "q", "custom_tools": ["a"], "\ud800": 1, "bind_params": {"\udfff": 1}}
+@pytest.mark.parametrize("change", [{"\ud800": 1}, {"bind_params": {"\ud800": 1}}])
+def test_a_fault_can_be_printed_whatever_the_client_wrote(change: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
-        parse_request(value)
+        ask(**change)
     str(caught.value).encode()
-    assert caught.value.faults[0][0] == "$.?"
 
 
 @pytest.mark.parametrize("value", [None, [], "q", 3, {}])
