@@ -681,6 +681,7 @@ AQL_ALLOWED = [
     "FOR n IN @nodes FILTER n.a == 1 && n.b != 2 || n.c =~ 'x' ? true : false RETURN n[* LIMIT 2]",
     'RETURN @nodes[**] /* it\'s */ + "\\"INSERT\\"" + 0x1F + 1.5e-3',
     "LET nodes = @nodes\r\nFOR n IN nodes\r\n  RETURN REGEX_REPLACE(n, 'a', 'b')",
+    "FOR n IN @nodes RETURN { _key: n, `_id`: n ? { _rev: 1 } : null, n }",
 ]
 
 AQL_REFUSED = [
@@ -700,6 +701,8 @@ AQL_REFUSED = [
     ("FOR n IN @nodes RETURN SLEEP(1000)", "SLEEP"),
     ("FOR n IN @nodes FOR u IN _users RETURN u", "_users"),
     ("FOR n IN @nodes FOR u IN `_users` RETURN u", "_users"),
+    ("FOR n IN @nodes FOR u IN (true ? _users : []) RETURN u", "_users"),
+    ("FOR n IN @nodes RETURN { a: n ? _users : n }", "_users"),
     ("RETURN @nodes; RETURN 1", ";"),
     ("RETURN @nodes;", ";"),
     ("RETURN @nodes /* **/ , ' */ REMOVE '", "**/"),

@@ -86,8 +86,12 @@ _PIECES = {
 }
 
 
-def cut(template: str, language: Language) -> list[Token]:
-    """Cut a template into tokens; comments and spaces are left out.
+def tokenize(template: str, language: Language) -> list[Token]:
+    """Return the tokens of a template; comments and spaces are left out.
+
+    Args:
+        template: The query.
+        language: Whose signs and strings it has.
 
     Raises:
         TemplateError: If it is too long, or no text of the language, or may be read in two ways.

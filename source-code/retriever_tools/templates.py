@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence, Set
 
-from .template_tokens import MAX_TEMPLATE, Language, TemplateError, Token, cut, shorten
+from .template_tokens import MAX_TEMPLATE, Language, TemplateError, Token, shorten, tokenize
 
 __all__ = ["MAX_TEMPLATE", "RESERVED", "TemplateError", "check_aql", "check_cypher"]
 
@@ -31,8 +31,8 @@ def check_cypher(template: str) -> set[str]:
         TemplateError: If it could do anything else, or could be read in two ways.
         TypeError: If it is not a string.
     """
-    tokens = cut(template, "cypher")
-    _check_client(template)
+    tokens = tokenize(template, "cypher")
+    _check_to_json(template)
     if tokens and tokens[-1].kind == ";":
         tokens.pop()
     _check_words(tokens, "cypher", _CYPHER_REFUSED, _CYPHER_FUNCTIONS)
@@ -49,7 +49,8 @@ def check_aql(template: str) -> set[str]:
 
     Args:
         template: One query of FOR, LET, FILTER, SEARCH, SORT, LIMIT, COLLECT, WINDOW, PRUNE,
-            OPTIONS, WITH and RETURN that uses `@nodes`; at most `MAX_TEMPLATE` characters.
+            OPTIONS, WITH and RETURN that uses `@nodes`; at most `MAX_TEMPLATE` characters. In a
+            cluster, ArangoDB wants WITH before a traversal; that is not checked here.
 
     Returns:
         The names of the parameters without the first `@`, so `@@edges` is given as `@edges`.
@@ -58,7 +59,7 @@ def check_aql(template: str) -> set[str]:
         TemplateError: If it could do anything else, or could be read in two ways.
         TypeError: If it is not a string.
     """
-    tokens = cut(template, "aql")
+    tokens = tokenize(template, "aql")
     _check_words(tokens, "aql", _AQL_REFUSED, _AQL_FUNCTIONS)
     _check_own_collections(tokens)
     _check_first(tokens, _AQL_FIRST)
@@ -140,7 +141,7 @@ def _check_words(
             raise TemplateError(what, token.line, token.text)
 
 
-def _check_client(template: str) -> None:
+def _check_to_json(template: str) -> None:
     """Refuse what ladybug's Python client would fill in before the database reads the query.
 
     It replaces `to_json($name)` by the value, in strings and comments too, where a quote of the
@@ -179,7 +180,9 @@ def _check_own_collections(tokens: Sequence[Token]) -> None:
     for token, before, behind in zip(tokens, [None, *tokens], [*tokens[1:], None], strict=False):
         own = token.kind in ("word", "name") and token.upper.startswith("_")
         attribute = before is not None and before.kind == "."
-        key = behind is not None and behind.kind == ":"
+        # Behind `?` it is a value, though a colon follows: `true ? _users : []`.
+        begins = before is not None and before.kind in ("{", ",")
+        key = begins and behind is not None and behind.kind == ":"
         if own and not attribute and not key:
             what = (
                 f"{shorten(token.text)} begins with _ as the collections of ArangoDB's own do, "
