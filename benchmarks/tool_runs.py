@@ -178,6 +178,60 @@ def stages(
             if tool.tool_id in TOGETHER:
                 results.append(result)
         merging.append(milliseconds(partial(merge_context, results)))
+    return {
+        "medians": {
+            tool: {stage: statistics.median(values) for stage, values in of_tool.items()}
+            for tool, of_tool in times.items()
+        },
+        "citations": {"median": statistics.median(merging), "p95": percentile(merging, 95)},
+    }
+
+
+def quality(
+    collection: Collection,
+    tools: dict[str, RetrieverTool],
+    store: Any,
+    profile: EmbeddedProfile,
+) -> dict[str, Any]:
+    """Compare tools with hybrid search over the same passages."""
+    patterns = index(collection, profile)
+    embeddings = profile.embeddings()
+    asked = collection.subset(set(collection.qrels))
+
+    def tool(name: str) -> BaseRetriever:
+        return ToolRetriever(tool=tools[name], store=store, embeddings=embeddings, k=CUTOFF)
+
+    expander, passages = tool("entity_relationship_expander"), tool("passage_search")
+    hybrid = make("rrf", patterns, CANDIDATES)
+    both = RRFEnsembleRetriever(retrievers=[hybrid, expander], top_n=CANDIDATES)
+    ways: dict[str, BaseRetriever] = {
+        "hybrid": make("rrf", patterns),
+        "entity expander": expander,
+        "passage tool": passages,
+        "hybrid and expander, RRF": both,
+        "hybrid, reranked": patterns.rerank(hybrid, CUTOFF),
+        "hybrid and expander, RRF, reranked": patterns.rerank(both, CUTOFF),
+    }
+    rows: dict[str, Any] = {}
+    scores = {}
+    for name, retriever in ways.items():
+        result = evaluate_retriever(name, retriever, asked, CUTOFF, progress=True)
+        scores[name] = result.scores["nDCG@10"]
+        kinds = dict.fromkeys(asked.kinds.values())
+        rows[name] = {
+            "nDCG@10": result.mean("nDCG@10"),
+            "R@10": result.mean("R@10"),
+            "by kind": {
+                kind: result.mean("nDCG@10", [q for q, k in asked.kinds.items() if k == kind])
+                for kind in kinds
+            },
+            "median milliseconds": percentile(result.milliseconds["total"], 50),
+        }
+        if name != "hybrid":
+            rows[name]["against hybrid"] = difference(scores[name], scores["hybrid"])
+    rows["hybrid and expander, RRF, reranked"]["against hybrid, reranked"] = difference(
+        scores["hybrid and expander, RRF, reranked"], scores["hybrid, reranked"]
+    )
     return {"questions": len(asked.queries), "rows": rows}
 
 
