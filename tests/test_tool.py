@@ -151,6 +151,47 @@ def test_the_tools_of_this_project_are_valid() -> None:
         assert list(validator.iter_errors(json.loads(text))) == []
 
 
+def test_a_tool_document_of_arangodb_s_own_retriever_is_read_as_it_is() -> None:
+    """All that its public page names: custom-retriever.md in arangodb/docs-hugo."""
+    document = {
+        "_key": "owl_sightings_v1",
+        "tool_id": "owl_sightings_v1",
+        "tool_type": "custom_retriever",
+        "description": "Where owls were seen, and what was seen near them.",
+        "config": {
+            "collection": "night-birds_Entities",
+            "search_modes": [
+                {"type": "lexical", "field": "entity_name", "weight": 0.25},
+                {"type": "semantic", "field": "embedding", "weight": 0.75},
+            ],
+            "top_k": 20,
+            "show_citations": True,
+            "response_instructions": "Answer with a list.",
+            "aql_config": {
+                # A reserved parameter as a limit, a collection by its name, attributes of ArangoDB.
+                "template": (
+                    "LET found = @nodes\nFOR id IN found\n  LET owl = DOCUMENT(id)\n"
+                    "  FILTER @all OR owl.kind == 'owl'\n"
+                    "  LET places = (FOR edge IN sightings FILTER edge._from == owl._id\n"
+                    "    LIMIT @most RETURN { content: DOCUMENT(edge._to).content })\n"
+                    "  LET near = (FOR edge IN @@relations_collection\n"
+                    "    FILTER edge.type == 'NEAR' AND edge._from == owl._id\n"
+                    "    LIMIT @top_k RETURN DOCUMENT(edge._to).entity_name)\n"
+                    "  RETURN { node_id: owl._key, name: owl.entity_name, chunks: places, near }"
+                ),
+                "relations_collection": "night-birds_Relations",
+                "bind_params": {"most": 5, "all": False},
+            },
+            "auto_create_indexes": True,
+            "partition_ids": ["north", "south"],
+            "auto_select_partitions": False,
+            "max_partition_limit": 3,
+        },
+    }
+    assert parse_tool(document).model_dump(by_alias=True, exclude_unset=True) == document
+    assert list(jsonschema.Draft202012Validator(tool_schema()).iter_errors(document)) == []
+
+
 def test_a_tool_can_be_built_in_code_under_the_same_rules() -> None:
     config = ToolConfig(collection="C", search_modes=[SearchMode(type="lexical", field="f")])
     tool = RetrieverTool(tool_id="m", tool_type="custom_retriever", description="d", config=config)
@@ -187,12 +228,15 @@ FAULTS: list[tuple[str, Any, str, str]] = [
     ("describtion", "birds", "$.describtion", "did you mean description?"),
     ("zzz", 1, "$.zzz", "the fields here are _key, tool_id"),
     ("key", "kites", "$.key", "did you mean _key?"),
+    ("_id", "Tools/kites", "$._id", "is ArangoDB's own note on a document that it keeps; leave it"),
+    ("_rev", "_kites---", "$._rev", "is ArangoDB's own note"),
+    ("config._id", "Tools/kites", "$.config._id", "is not a known field"),
     ("odd name", 1, '$["odd name"]', "is not a known field"),
     ("config.topk", 5, "$.config.topk", "did you mean top_k?"),
     ("config.Top_K", 5, "$.config.Top_K", "did you mean top_k?"),
     ("config.collection", None, "$.config.collection", "is missing; name the collection"),
     ("config.collection", "_users", "$.config.collection", "begin with a letter"),
-    ("config.collection", "a`b", "$.config.collection", "may have only letters, digits and `_`"),
+    ("config.collection", "a`b", "$.config.collection", "only letters, digits, `_` and `-`"),
     ("config.collection", "Entités", "$.config.collection", "may have only letters"),
     ("config.search_modes", [], "$.config.search_modes", "is missing; give a lexical or a"),
     ("config.search_modes", {}, "$.config.search_modes", "must be a list, not an object"),
@@ -325,6 +369,12 @@ FAULTS: list[tuple[str, Any, str, str]] = [
         ["A"],
         "$.config.aql_config.relations_collection",
         "must be the name of a collection, not a list",
+    ),
+    (
+        "config.aql_config.relations_collection",
+        "a.b",
+        "$.config.aql_config.relations_collection",
+        "may have only letters, digits, `_` and `-`, and begin with a letter",
     ),
     (
         "config.aql_config.relations_collection",
@@ -583,7 +633,7 @@ def random_tool(dice: random.Random) -> Document:
     maybe(tool, "_key", "".join(dice.choices("abz019_.-", k=dice.randint(1, 128))))
     config: Document = {}
     if kind == "custom_retriever":
-        config["collection"] = name()
+        config["collection"] = name() + dice.choice(["", "-b"])
         modes = dice.sample(["lexical", "semantic"], dice.randint(1, 2))
         config["search_modes"] = [{"type": mode, "field": name()} for mode in modes]
         for mode in config["search_modes"]:
@@ -610,7 +660,7 @@ def random_tool(dice: random.Random) -> Document:
                 "template": f"FOR n IN @nodes RETURN [n{used}]",
                 "bind_params": defaults,
             }
-            maybe(config["aql_config"], "relations_collection", name())
+            maybe(config["aql_config"], "relations_collection", name() + dice.choice(["", "-b"]))
     maybe(config, "top_k", dice.randint(1, 1000))
     maybe(config, "show_citations", dice.random() < 0.5)
     maybe(config, "response_instructions", dice.choice(["", *WORDS]))
@@ -815,9 +865,9 @@ def break_relations(dice: random.Random, tool: Document) -> str | None:
     if field is None:
         return None
     path = f"{field[0]}.relations_collection"
-    choices: list[tuple[Any, str]] = [(5, ""), ({}, ""), (True, ""), ("a-b", ""), ("_a", "")]
+    choices: list[tuple[Any, str]] = [(5, ""), ({}, ""), (True, ""), ("a.b", ""), ("_a", "")]
     if "cypher" in path:
-        choices += [([], ""), (["A", 5], "[1]"), (["A", "A"], "[1]"), (["a b"], "[0]")]
+        choices += [("a-b", ""), ([], ""), (["A", 5], "[1]"), (["A", "A"], "[1]"), (["a b"], "[0]")]
     else:
         choices += [(["A"], ""), ([], "")]
     value, below = dice.choice(choices)
@@ -870,7 +920,7 @@ def the_whole(dice: random.Random, tool: Document) -> str | None:
 BREAKERS: dict[str, Callable[[random.Random, Document], str | None]] = {
     "text of another type": set_to(5, 1.5, True, None, [], {}, ["a"], names=TEXTS[:5] + TEXTS[6:]),
     "unfit name": set_to("", " ", "a b", "a/b", "a\n", "ä", "a`", "a'", "x" * 129, names=NAMES),
-    "unfit collection": set_to("_users", "1a", "a-b", "a.b", "a b", names=("collection",)),
+    "unfit collection": set_to("_users", "1a", "-a", "a.b", "a b", names=("collection",)),
     "unfit field": set_to("1a", "a-b", "a.b", "a[0]", names=("field",)),
     "unknown kind": set_to("Local", "custom", "", "LEXICAL", "hybrid", names=("tool_type", "type")),
     "blank description": set_to("", " ", "\n\t", names=("description",)),

@@ -17,7 +17,7 @@ from .tool_faults import (
     Fault,
     every_value,
     json_path,
-    known_faults,
+    pydantic_faults,
     sort_faults,
     value_faults,
 )
@@ -30,11 +30,16 @@ _FAULTS_SHOWN = 100
 
 ToolType = Literal["custom_retriever", "local", "global", "unified"]
 
-Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
+_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+
+Identifier = Annotated[str, Field(pattern=_NAME, max_length=128)]
 """A field's name."""
 
-CollectionName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=128)]
-"""A collection's name; those that begin with `_` are the database's own."""
+CollectionName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=128)]
+"""A collection's name, as ArangoDB has them; those that begin with `_` are the database's own."""
+
+TableName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=128)]
+"""The name of a table of the embedded database."""
 
 ToolId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=128)]
 
@@ -44,7 +49,7 @@ BindParams = Annotated[
         max_length=100,
         json_schema_extra={
             "propertyNames": {
-                "pattern": r"^[A-Za-z_][A-Za-z0-9_]*$",
+                "pattern": _NAME,
                 "maxLength": 128,
                 "not": {"enum": sorted(RESERVED)},
             },
@@ -114,7 +119,7 @@ class CypherConfig(_Part):
     """
 
     template: Template
-    relations_collection: CollectionName | Annotated[list[CollectionName], _DISTINCT] | None = None
+    relations_collection: TableName | Annotated[list[TableName], _DISTINCT] | None = None
     bind_params: BindParams = Field(default_factory=dict)
 
 
@@ -122,7 +127,8 @@ class AqlConfig(_Part):
     """The graph query for ArangoDB.
 
     Args:
-        template: One reading AQL query that uses `@nodes`, the ids of the starting nodes.
+        template: One reading AQL query that uses `@nodes`, the ids of the starting nodes. For a
+            cluster, a traversal needs `WITH` and the collections of its nodes at the beginning.
         relations_collection: The edge collection that it follows, bound to `@@relations_collection`
             where the template says so.
         bind_params: The other parameters, with defaults that a request may override.
@@ -269,7 +275,7 @@ def _parse(value: Any, source: str, faults: list[Fault]) -> RetrieverTool:
     try:
         tool = RetrieverTool.model_validate(value, by_alias=True, by_name=False)
     except ValidationError as error:
-        faults += known_faults(error, value)
+        faults += pydantic_faults(error, value)
     faults = sort_faults([*faults, *rule_faults(value)], value)
     if faults:
         raise ToolError(faults, source)

@@ -49,12 +49,16 @@ _NEEDED = {
     "template": "write the graph query",
 }
 
+_SERVER_FIELDS = ("_id", "_rev")
+"""What ArangoDB adds to every document that it keeps."""
+
 _SHAPES = {
     "tool_id": "letters, digits, `_`, `-` and `.`",
     "_key": "letters, digits, `_`, `-` and `.`",
     "field": "letters, digits and `_`, and not begin with a digit",
-    "collection": "letters, digits and `_`, and begin with a letter",
-    "relations_collection": "letters, digits and `_`, and begin with a letter",
+    "collection": "letters, digits, `_` and `-`, and begin with a letter",
+    "relations_collection": "letters, digits, `_` and `-`, and begin with a letter",
+    "cypher_config": "letters, digits and `_`, and begin with a letter",
 }
 
 _EXPECTED = {
@@ -157,7 +161,7 @@ def _hidden(text: str) -> str:
     return ""
 
 
-def known_faults(error: ValidationError, value: Any) -> list[Fault]:
+def pydantic_faults(error: ValidationError, value: Any) -> list[Fault]:
     """Translate what Pydantic found into faults."""
     faults: list[Fault] = []
     for detail in error.errors(include_url=False, include_context=True):
@@ -194,6 +198,8 @@ def _explain(detail: dict[str, Any], place: Place) -> str:
         return f"is missing; {_NEEDED[str(place[-1])]}"
     if kind == "missing":
         return "is missing"
+    if kind == "extra_forbidden" and len(place) == 1 and place[0] in _SERVER_FIELDS:
+        return "is ArangoDB's own note on a document that it keeps; leave it out"
     if kind == "extra_forbidden":
         return unknown_name(str(place[-1]), _fields_at(place[:-1]))
     if name == "relations_collection" and kind.endswith("_type"):
@@ -212,8 +218,8 @@ def _explain(detail: dict[str, Any], place: Place) -> str:
     if kind == "finite_number":
         return f"is {given}; write a finite number"
     if kind == "string_pattern_mismatch":
-        if name in _SHAPES:
-            return f"may have only {_SHAPES[name]}; it is {shown(given)}"
+        if shape := _SHAPES.get("cypher_config" if "cypher_config" in place else name):
+            return f"may have only {shape}; it is {shown(given)}"
         return "is blank; write some words"
     if kind == "string_too_short":
         return "is empty; write some text"

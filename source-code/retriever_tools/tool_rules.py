@@ -17,7 +17,7 @@ _MOST_ITEMS = 10_000
 def rule_faults(value: Any) -> list[Fault]:
     """Return where a document's fields do not fit together, or a template is not a reading one.
 
-    What has the wrong type is passed over here, as `known_faults` reports it.
+    What has the wrong type is passed over here, as `pydantic_faults` reports it.
     """
     if not isinstance(value, dict):
         return []
