@@ -167,6 +167,16 @@ def test_the_folder_of_tools_comes_from_the_environment_or_the_data(
     assert [tool["tool_id"] for tool in json.loads(out)["tools"]] == ["entities", "passages"]
 
 
+def test_in_a_folder_with_other_data_the_tools_are_the_books(
+    rag: Rag, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for given in ([], ["--data", "data"]):
+        _, out, _ = rag("list", *given, "--json")
+        assert "airport_search" in [tool["tool_id"] for tool in json.loads(out)["tools"]]
+
+
 def test_show_tells_parameters_with_defaults_and_the_query_line_by_line(
     rag: Rag, folder: Path
 ) -> None:
@@ -267,7 +277,7 @@ def test_a_tool_is_checked_and_added_from_stdin(
     assert rag("validate", "-")[:2] == (0, "ok  -\n")
     monkeypatch.setattr(sys, "stdin", Stdin(json.dumps(document)))
     code, out, err = rag("add", "-", "--tools", str(folder))
-    assert (code, out) == (0, "added  third\n"), err
+    assert (code, out) == (0, f"added  third to {folder}\n"), err
     assert json.loads((folder / "third.json").read_text()) == document
     monkeypatch.setattr(sys, "stdin", Stdin("{"))
     code, out, _ = rag("validate", "-")

@@ -161,7 +161,8 @@ def add(
     database = Database(data, arango_url, arango_database, profile)
     with open_library(place, tools, database) as library:
         tool = library.add(value, replace=replace)
-    print_line(f"added  {one_line(tool.tool_id)}")
+        where = getattr(library, "folder", "the database")
+    print_line(f"added  {one_line(f'{tool.tool_id} to {where}')}")
 
 
 @app.command()

@@ -148,7 +148,9 @@ def arango_store(url: str, database: str | None) -> ArangoStore:
 
 
 def tools_folder(tools: Path | None, data: Path | None = None) -> Path:
-    """Return the folder of tools: the one named, else `tools` in the data folder, else the book's.
+    """Return the folder of tools: the one named, else the first `tools` there is in a data folder.
+
+    Looked at are the data folder that was named, that of the current folder, and the book's.
 
     Args:
         tools: The one named.
@@ -158,9 +160,10 @@ def tools_folder(tools: Path | None, data: Path | None = None) -> Path:
 
     if tools is not None:
         return tools
-    if data is not None and (data / "tools").is_dir():
-        return data / "tools"
-    return default_data_folder() / "tools"
+    book = Path(__file__).resolve().parents[2] / "data"
+    folders = [*([data] if data is not None else []), default_data_folder(), book]
+    found = [folder / "tools" for folder in folders]
+    return next((folder for folder in found if folder.is_dir()), found[0])
 
 
 @contextmanager

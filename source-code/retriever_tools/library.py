@@ -158,7 +158,8 @@ class FolderLibrary(Library):
             )
         except OSError as error:
             raise LibraryError(
-                f"The folder of tools {self.folder} cannot be read: {error.strerror or error}."
+                f"The folder of tools {self.folder} cannot be read: {error.strerror or error}. "
+                "Name the folder that holds the tools, or add one there, which makes it."
             ) from None
         with self._lock:
             kept, self._read = self._read, {}
