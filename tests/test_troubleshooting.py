@@ -72,6 +72,8 @@ from retriever_tools import (
     parse_tool,
 )
 from retriever_tools.arango_store import ArangoStore
+from retriever_tools.result import ToolResult
+from retriever_tools.retriever import ToolRetriever
 from retriever_tools.store import StoreError as ToolStoreError
 from retriever_tools.tool import RetrieverTool, SearchMode
 from retrievers import (
@@ -1153,6 +1155,37 @@ def test_no_tool_that_is_run_has_a_parameter() -> None:
         "There are: most (default 12)."
     )
     assert bind_params({"max_flights": "3"}, [direct], "cypher") == {"max_flights": 3}
+
+
+def test_the_starting_nodes_are_returned_instead(tmp_path: Path) -> None:
+    path = tmp_path / "graph.lbug"
+    with GraphWriter(path) as graph:
+        graph.nodes("Birds", {"id": "STRING", "name": "STRING"}, [{"id": "k", "name": "red kite"}])
+        graph.nodes("Notes", {"id": "STRING"}, [{"id": "n1"}])
+        graph.relationships("SEEN_IN", "Birds", "Notes", {}, [{"from": "k", "to": "n1"}])
+
+    def found(relations: str) -> ToolResult:
+        template = "MATCH (b:Birds)-->(n:Notes) WHERE b.id IN $nodes RETURN n.id AS id"
+        query = {"template": template, "relations_collection": relations}
+        mode = {"type": "lexical", "field": "name"}
+        tool = parse_tool(
+            {
+                "tool_id": "birds",
+                "tool_type": "custom_retriever",
+                "description": "Birds.",
+                "config": {"collection": "Birds", "search_modes": [mode], "cypher_config": query},
+            }
+        )
+        return ToolRetriever(tool=tool, store=LadybugStore(path)).run("kite")
+
+    wrong, right = found("SEEN_AT"), found("SEEN_IN")
+    assert wrong.notes[-1] == (
+        "The graph query did not run: there is no relations collection 'SEEN_AT'. "
+        "The starting nodes are returned instead."
+    )
+    assert [document.id for document in wrong.documents] == ["k"]
+    assert [document.id for document in right.documents] == ["n1"]
+    assert right.expanded
 
 
 def test_an_argument_of_invoke_is_ignored() -> None:

@@ -120,7 +120,7 @@ def expand(
     try:
         for name in _relations(query):
             if not store.has_collection(name):
-                raise StoreError(f"there is no relations collection {name!r}")
+                raise StoreError(f"there is no relations collection {name!r}.")
         rows = store.run(query.template, parameters)
         documents = list(_documents(rows, nodes, tool_id, partition_ids))
     except QueryRefusedError:
