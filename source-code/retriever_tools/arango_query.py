@@ -27,6 +27,9 @@ BATCH = 1000
 # SingleRemoteOperationNode and MultipleRemoteModificationNode, which do one of these or a look-up.
 _WRITES = re.compile("Insert|Update|Replace|Remove|Upsert|Modification")
 
+# Argument of another type, arithmetic with it, division by zero, an array expected.
+_UNFIT_VALUES = (1542, 1561, 1562, 1563)
+
 
 class ArangoQueries:
     """Runs AQL within the limits of a store.
@@ -124,8 +127,7 @@ class ArangoQueries:
 
 def warned(error: StoreError) -> bool:
     """Tell whether a strict query was stopped by a value that a function cannot work with."""
-    # 1542 argument type, 1561 arithmetic, 1562 division by zero, 1563 array expected.
-    return isinstance(error, ArangoServerError) and 1540 <= error.number < 1570
+    return isinstance(error, ArangoServerError) and error.number in _UNFIT_VALUES
 
 
 def _values(names: set[str], parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ FOR tool IN @@collection
 
 _ONLY = "\n  FILTER node.@partition_field IN @partition_ids"
 _COLLECTION = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,255}")
-_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 class ArangoStore:
@@ -396,7 +396,7 @@ def _collection(name: str) -> str:
 def _field(name: str) -> str:
     if not _FIELD.fullmatch(name):
         raise FieldError(
-            f"{name!r} cannot be searched. A field's name begins with a letter and goes on with "
-            "letters, digits and underscores."
+            f"{name!r} cannot be searched. A field's name begins with a letter or underscore and "
+            "goes on with letters, digits and underscores."
         )
     return name

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import islice
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -92,8 +95,9 @@ class ArangoWriter:
         writer.nodes("Airports", {"id": "STRING", "name": "STRING"}, airports)
         writer.relationships("FLIGHT", "Airports", "Airports", {"carrier": "STRING"}, flights)
 
-    A node gets its first column as its key; a relationship a key made of its place, so that writing
-    the same rows again changes nothing. What is there already stays, unless it has the same key.
+    A node gets its first column as its key; a relationship a key made of all that it says, so that
+    writing the same rows again changes nothing, and other rows come beside them. What is there
+    already stays, unless it has the same key.
     Not a transaction: what stops in the middle leaves what was written by then.
 
     Args:
@@ -160,8 +164,10 @@ class ArangoWriter:
         if missing := [name for name in (start, end) if name not in self._keys]:
             raise StoreError(f"Write the nodes {', '.join(missing)} before {table}.")
 
+        counts: Counter[str] = Counter()
+
         def documents() -> Iterator[dict[str, Any]]:
-            for number, row in enumerate(rows):
+            for row in rows:
                 ends = {name: value for name, value in row.items() if name in ("from", "to")}
                 fields = {name: value for name, value in row.items() if name not in ends}
                 source, target = node_key(ends.get("from")), node_key(ends.get("to"))
@@ -170,12 +176,9 @@ class ArangoWriter:
                         f"{table} leads from {ends.get('from')!r} to {ends.get('to')!r}: one of "
                         f"these is not in {start} or {end}."
                     )
-                yield {
-                    **_document(table, columns, fields),
-                    "_key": str(number),
-                    "_from": f"{start}/{source}",
-                    "_to": f"{end}/{target}",
-                }
+                edge = _document(table, columns, fields)
+                edge |= {"_from": f"{start}/{source}", "_to": f"{end}/{target}"}
+                yield {**edge, "_key": _edge_key(edge, counts)}
 
         return self._write(table, documents(), edges=True)
 
@@ -205,6 +208,14 @@ def node_key(value: Any) -> str:
         )
     # quote leaves ~ alone, which a key may not hold.
     return key.replace("~", "%7E")
+
+
+def _edge_key(edge: Mapping[str, Any], counts: Counter[str]) -> str:
+    """Return a key that follows from what an edge says, and count it; equal edges get a number."""
+    text = json.dumps(edge, sort_keys=True, default=str)  # what is no JSON, the store refuses
+    key = sha256(text.encode()).hexdigest()[:32]
+    counts[key] += 1
+    return key if counts[key] == 1 else f"{key}-{counts[key]}"
 
 
 def _document(table: str, columns: Mapping[str, str], row: Mapping[str, Any]) -> dict[str, Any]:
