@@ -17,6 +17,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 from scripted_chat import ScriptedChatModel
 
+from helpers import TraceRecorder
 from retriever_tools.context import NO_ANSWER
 from retriever_tools.deep_search import Limits, adeep_search, deep_search, sub_questions
 from retriever_tools.request import AllToolsFailedError, Request, RequestError
@@ -396,6 +397,31 @@ async def test_by_rules_the_next_round_tries_another_tool_that_fits(search: Sear
         (query, ("birds",), 1, False),
         (query, ("trains",), 1, True),
     ]
+
+
+async def test_another_tool_is_tried_where_the_first_failed_or_found_nothing(
+    search: Search,
+) -> None:
+    limits = Limits(tools=1)
+    for birds in ({}, {"birds": ["owl"]}):
+        store = WordStore(**birds, trains=["trains: robin express"])
+        model = ReadingModel(word="robin")
+        response = await search("birds trains", store, model, limits=limits)
+        assert [(s.tool_ids, s.found) for s in response.steps] == [
+            (("birds",), 0),
+            (("trains",), 1),
+        ]
+        assert response.result.startswith("It is robin")
+
+
+async def test_a_trace_shows_the_runs_of_tools_and_chat_model(search: Search) -> None:
+    trace = TraceRecorder()
+    store = WordStore(birds=CHAIN)
+    model = ReadingModel(word="mill")
+    await search("birds", store, model, config={"callbacks": [trace], "tags": ["mine"]})
+    # The first round, the feedback from what it found, and the second round.
+    assert list(trace.counts.values()) == [1, 1, 2]
+    assert all("mine" in tags for tags in trace.tags.values())
 
 
 async def test_a_rewriter_of_ones_own_is_used(search: Search) -> None:

@@ -139,11 +139,12 @@ def deep_search(
     after each step whether what was found answers, and what to search for next. Without one (or
     once it answers with something else) rules do. The tools are those whose descriptions are
     nearest. A question of several clauses is searched for clause by clause. What was found answers
-    if the chat model, asked for an answer after each round, does not say that it is not there. The
-    next round's questions take words from what was found, by pseudo-relevance feedback.
+    if the chat model, asked for an answer after each round, does not say that it is not there. If
+    it does say so, the next round asks another tool that fits; once all have been asked, with words
+    from what was found, by pseudo-relevance feedback.
 
-    The search ends when the context answers, when a round finds nothing new or asks nothing new, or
-    at one of the limits.
+    The search ends when the context answers, when a round finds nothing new and no other tool fits,
+    when there is nothing new to ask, or at one of the limits.
 
     Args:
         request: The question; `custom_tools` limits which tools may be chosen, all may if it is
@@ -371,9 +372,9 @@ def _search(
                 return (yield from _respond(state))
         # By rules only once a round: a part of the question would pass for an answer to all of it.
         fresh = len(state.found) > before
-        if not fresh or (not state.planned and (yield from _reads_as_answer(state))):
+        if fresh and not state.planned and (yield from _reads_as_answer(state)):
             break
-        asks = (yield from _next(state, asks)) if number < limits.rounds else []
+        asks = (yield from _next(state, asks, fresh)) if number < limits.rounds else []
     return (yield from _respond(state))
 
 
@@ -483,10 +484,17 @@ def _reads_as_answer(state: _State) -> Generator[_Need, Any, bool]:
     return state.end(not response.result.strip().startswith(NO_ANSWER))
 
 
-def _next(state: _State, asks: list[_Query]) -> Generator[_Need, Any, list[_Query]]:
-    """Return what the next round searches for."""
-    if state.planned and state.verdict is not None:
-        return [_Query(question, question) for question in _clean(state.verdict.questions)]
+def _next(state: _State, asks: list[_Query], fresh: bool) -> Generator[_Need, Any, list[_Query]]:
+    """Return what the next round searches for.
+
+    Args:
+        state: What is known.
+        asks: What this round searched for.
+        fresh: Whether this round found anything new; from nothing new no new words can be taken.
+    """
+    if state.planned:
+        questions = state.verdict.questions if fresh and state.verdict else []
+        return [_Query(question, question) for question in _clean(questions)]
     queries = []
     for query in asks:
         # Another tool first: the one that was run may have been the wrong one.
@@ -494,11 +502,11 @@ def _next(state: _State, asks: list[_Query]) -> Generator[_Need, Any, list[_Quer
         others: list[Choice] = yield _Choose(query.question, by_model=False, without=tried)
         if tried and others:
             queries.append(_Query(query.question, query.question, others))
-        elif tried:
+        elif tried and fresh:
             wordings: list[str] = yield _Rewrite(query.question, [*state.found.values()])
             choices = [Choice(tool, None) for tool in state.tools if tool.tool_id in tried]
-            fresh = [words for words in wordings if _normal(words) not in state.asked]
-            queries += [_Query(query.question, words, choices) for words in fresh[:1]]
+            unasked = [words for words in wordings if _normal(words) not in state.asked]
+            queries += [_Query(query.question, words, choices) for words in unasked[:1]]
     return queries
 
 
