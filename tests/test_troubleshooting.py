@@ -1188,6 +1188,30 @@ def test_the_starting_nodes_are_returned_instead(tmp_path: Path) -> None:
     assert right.expanded
 
 
+def test_send_the_header_authorization_bearer() -> None:
+    from retriever_tools.server import create_app
+
+    async def answer(request: Any) -> Any:
+        raise AssertionError("asked")
+
+    def status(token: str) -> int:
+        app = httpx.ASGITransport(create_app(answer, token="that-of-this-start"))
+
+        async def ask() -> httpx.Response:
+            async with httpx.AsyncClient(transport=app, base_url="http://service") as client:
+                return await client.get(
+                    "/v1/tools", headers={"Authorization": f"Bearer {token}"} if token else {}
+                )
+
+        response = asyncio.run(ask())
+        if response.status_code == 401:
+            assert "Send the header Authorization: Bearer" in response.json()["error"]["message"]
+        return response.status_code
+
+    assert [status(token) for token in ("", "that-of-an-earlier-start")] == [401, 401]
+    assert status("that-of-this-start") == 200
+
+
 def test_an_argument_of_invoke_is_ignored() -> None:
     birds = [doc("red kite"), doc("red owl")]
     assert texts(ListRetriever(documents=birds).invoke("red", k=1)) == ["red kite", "red owl"]

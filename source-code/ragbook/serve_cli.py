@@ -152,10 +152,11 @@ def _token(file: Path | None) -> tuple[str, bool]:
     """Return the token, and whether it was made just now."""
     from retriever_tools.server import check_token
 
-    if file is None and TOKEN_VARIABLE not in os.environ:
-        return secrets.token_urlsafe(), True
     if file is None:
-        where, token = TOKEN_VARIABLE, os.environ[TOKEN_VARIABLE]
+        where, given = TOKEN_VARIABLE, os.environ.get("RAG_TOKEN")
+        if given is None:
+            return secrets.token_urlsafe(), True
+        token = given
     else:
         where = str(file)
         try:
