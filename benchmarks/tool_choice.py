@@ -51,7 +51,7 @@ from ragbook.corpus import Question, default_data_folder, load_passages, load_qu
 from ragbook.evaluation import difference, holds_all, paired_bootstrap
 from ragbook.graph_data import example_store
 from ragbook.profiles import EmbeddedProfile
-from retriever_tools import deep_search as deep_search_module
+from retriever_tools import rounds as rounds_module
 from retriever_tools.context import NO_ANSWER
 from retriever_tools.deep_search import Limits, deep_search, sub_questions
 from retriever_tools.request_format import Request
@@ -330,8 +330,8 @@ def ask_all(
 ) -> dict[str, dict[str, float]]:
     """Ask all questions; return question id to the figures of its response."""
     embeddings = EmbeddedProfile().embeddings()
-    ways = deep_search_module.sub_questions
-    deep_search_module.sub_questions = ways if split else (lambda question: [question])
+    ways = rounds_module.sub_questions
+    rounds_module.sub_questions = ways if split else (lambda question: [question])
     rows = {}
     try:
         for question in tqdm(questions, f"{rounds} rounds", leave=False, disable=None):
@@ -364,7 +364,7 @@ def ask_all(
                 row["abstained"] = 1 - row["says"]
             rows[question.id] = row
     finally:
-        deep_search_module.sub_questions = ways
+        rounds_module.sub_questions = ways
     return rows
 
 
