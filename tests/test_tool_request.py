@@ -740,6 +740,13 @@ def test_the_json_of_a_response() -> None:
     assert metadata["formatted_context"] == response.context
 
 
+def test_the_log_names_the_run_and_what_failed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "retriever_tools")
+    response = ask({"t": make_tool()}, custom_tools=["t", "gone"])
+    assert f"Run {response.run_id}: 2 tools, failed: gone, 2 citations" in caplog.messages
+    assert "grey owl" not in caplog.text
+
+
 def test_metadata_comes_only_if_asked_for() -> None:
     assert ask().to_json()["metadata"] == ""
 

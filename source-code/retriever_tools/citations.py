@@ -80,9 +80,11 @@ def merge_context(
     Returns:
         The context; it depends on nothing but the arguments.
     """
-    everything = _Writer(results, silent, None)
-    if everything.room_used <= max_tokens:
-        return everything.merged()
+    distinct = {_key(document) for result in results for document in result.documents}
+    if sum(estimate_tokens(text) for _, text in distinct) <= max_tokens:
+        everything = _Writer(results, silent, None)
+        if everything.room_used <= max_tokens:
+            return everything.merged()
     return _Writer(results, silent, max_tokens).merged()
 
 

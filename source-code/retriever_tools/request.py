@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,8 @@ __all__ = [
     "parse_request",
     "run_tools",
 ]
+
+logger = logging.getLogger(__name__)
 
 Result = ToolResult | ToolFailure
 
@@ -340,12 +343,17 @@ def _instructions(tools: Sequence[RetrieverTool]) -> str:
 def _response(
     request: Request, results: Sequence[Result], merged: MergedContext, text: str
 ) -> Response:
+    run_id = uuid4().hex
+    failed = [result.tool_id for result in results if isinstance(result, ToolFailure)]
+    told = f"failed: {', '.join(failed)}" if failed else "none failed"
+    cited = len(merged.citations)
+    logger.info("Run %s: %d tools, %s, %d citations", run_id, len(results), told, cited)
     return Response(
         result=settle_marks(text, merged),
         citations=merged.citations,
         tools=list(results),
         context=merged.text,
-        run_id=uuid4().hex,
+        run_id=run_id,
         notes=merged.notes,
         include_metadata=request.include_metadata,
     )
