@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from langchain_tests.integration_tests import RetrieversIntegrationTests
 from memory_store import TEMPLATE, CountingEmbeddings, MemoryStore, make_tool
 
 from helpers import TraceRecorder, texts
+from retriever_tools.graph_writer import GraphWriter
+from retriever_tools.ladybug_store import LadybugStore
 from retriever_tools.pipeline import ToolTimeoutError
 from retriever_tools.retriever import ToolRetriever
 from retriever_tools.starting_nodes import EmbeddingError
@@ -391,6 +394,72 @@ def test_a_built_in_tool_searches_all_that_it_stands_for_and_takes_turns() -> No
         "everything.entities",
     ]
     assert "everything.entities: The graph query did not run" in result.notes[0]
+
+
+# A real database
+
+EVERY_PARAMETER = """
+MATCH (e:Nodes)-[r]->(c:Notes)
+WHERE e.id IN $nodes AND label(r) = $relations_collection
+  AND (size($partition_ids) = 0 OR c.partition_id IN $partition_ids)
+WITH e, collect({chunk_id: c.id, content: c.content, partition_id: c.partition_id}) AS chunks
+RETURN e.id AS node_id, e.content AS about, chunks[1:$most] AS chunks
+ORDER BY list_position($nodes, e.id) LIMIT $top_k
+"""
+
+
+async def test_over_ladybug_the_stages_are_the_same(tmp_path: Path) -> None:
+    columns = {"id": "STRING", "content": "STRING", "partition_id": "STRING"}
+    near, far = [1.0] + [0.0] * 7, [0.0, 1.0] + [0.0] * 6
+    nodes = [
+        {"id": "owl", "content": "grey owl", "partition_id": "p", "embedding": far},
+        {"id": "kite", "content": "red kite", "partition_id": "q", "embedding": near},
+    ]
+    notes = [
+        {"id": "n1", "content": "Owls hunt.", "partition_id": "p"},
+        {"id": "n2", "content": "Kites soar.", "partition_id": "q"},
+        {"id": "n3", "content": "Kites nest.", "partition_id": "p"},
+    ]
+    edges = [("owl", "n1"), ("kite", "n2"), ("kite", "n3")]
+    with GraphWriter(tmp_path / "birds.lbug") as graph:
+        graph.nodes("Nodes", {**columns, "embedding": "FLOAT[8]"}, nodes)
+        graph.nodes("Notes", columns, notes)
+        pairs = [{"from": start, "to": end} for start, end in edges]
+        graph.relationships("SEEN", "Nodes", "Notes", {}, pairs)
+    store = LadybugStore(tmp_path / "birds.lbug")
+    tool = make_tool(
+        modes=["lexical", "semantic"],
+        template=EVERY_PARAMETER,
+        relations_collection="SEEN",
+        bind_params={"most": 5},
+    )
+    options: dict[str, Any] = {"store": store, "tool": tool, "embeddings": CountingEmbeddings(near)}
+    result = retriever_of(**options).run("grey")
+    assert result.notes == [
+        "Created the index cr_Nodes_content.",
+        "Created the index cr_Nodes_embedding.",
+    ]
+    # Lexical: owl. Semantic: kite, owl. By .3 / 61 + .7 / 62 the owl leads .7 / 61.
+    assert result.starting_nodes == ["owl", "kite"]
+    assert texts(result.documents) == ["Owls hunt.", "Kites soar.", "Kites nest."]
+    assert result.documents[0].metadata["facts"] == [{"node_id": "owl", "about": "grey owl"}]
+    assert result.documents[0].metadata["rrf_score"] == pytest.approx(0.3 / 61 + 0.7 / 62)
+    assert (await retriever_of(**options).arun("grey")).documents == result.documents
+    one = retriever_of(**options, bind_params={"most": 1})
+    assert texts(one.invoke("grey")) == ["Owls hunt.", "Kites soar."]
+    assert texts(one.invoke("grey", k=1)) == ["Owls hunt."]
+    of_q = retriever_of(**options, partition_ids=["q"])
+    assert texts(of_q.invoke("grey")) == ["Kites soar."]
+    gone = make_tool(
+        template=EVERY_PARAMETER.replace("c.id", "c.name"),
+        relations_collection="SEEN",
+        bind_params={"most": 5},
+    )
+    fallen = retriever_of(store=store, tool=gone).run("grey")
+    assert texts(fallen.documents) == ["grey owl"]
+    assert "The graph query did not run" in fallen.notes[0]
+    json.dumps([document.metadata for document in result.documents + fallen.documents])
+    store.close()
 
 
 # Composition and traces
