@@ -76,6 +76,7 @@ from retriever_tools.result import ToolResult
 from retriever_tools.retriever import ToolRetriever
 from retriever_tools.store import StoreError as ToolStoreError
 from retriever_tools.tool import RetrieverTool, SearchMode
+from retriever_tools.tool_choice import StructuredOutputError, choose_tools_by_model
 from retrievers import (
     AdaptiveFusionRetriever,
     BM25Retriever,
@@ -1210,6 +1211,24 @@ def test_send_the_header_authorization_bearer() -> None:
 
     assert [status(token) for token in ("", "that-of-an-earlier-start")] == [401, 401]
     assert status("that-of-this-start") == 200
+
+
+def test_does_not_support_structured_output() -> None:
+    tool = parse_tool(
+        {
+            "tool_id": "kites",
+            "tool_type": "local",
+            "description": "Kites and other birds.",
+            "config": {},
+        }
+    )
+    model = ExtractiveChatModel(make_scorer=lambda texts: pytest.fail("not asked"))
+    with pytest.raises(StructuredOutputError) as caught:
+        choose_tools_by_model("Where are kites?", [tool], model)
+    assert str(caught.value) == (
+        "ExtractiveChatModel does not support structured output. Choose tools by their "
+        "descriptions' similarity (choose_tools), or use a chat model that can."
+    )
 
 
 def test_an_argument_of_invoke_is_ignored() -> None:
