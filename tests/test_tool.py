@@ -222,7 +222,7 @@ FAULTS: list[tuple[str, Any, str, str]] = [
     ("description", " \n\t", "$.description", "is blank"),
     ("description", "x" * 4001, "$.description", "has 4,001 characters; shorten it to 4,000"),
     ("description", "bell\x07", "$.description", "holds the control character U+0007; remove it"),
-    ("description", "half \ud800", "$.description", "half a character"),
+    ("description", "half \ud800", "$.description", "holds U+D800 (half a character); remove it"),
     ("config", None, "$.config", "must be an object, not null"),
     ("config", [], "$.config", "must be an object, not a list"),
     ("describtion", "birds", "$.describtion", "did you mean description?"),
@@ -305,6 +305,13 @@ FAULTS: list[tuple[str, Any, str, str]] = [
         "is no parameter's name",
     ),
     (
+        "config.cypher_config.bind_params.\ud800",
+        1,
+        '$.config.cypher_config.bind_params["\\ud800"]',
+        "has U+D800 (half a character) in its name",
+    ),
+    ("\udfff", 1, '$["\\udfff"]', "(half a character) in its name"),
+    (
         "config.cypher_config.bind_params.most",
         {"a": 1},
         "$.config.cypher_config.bind_params.most",
@@ -351,6 +358,12 @@ FAULTS: list[tuple[str, Any, str, str]] = [
         ["A", "a-b"],
         "$.config.cypher_config.relations_collection[1]",
         "may have only letters",
+    ),
+    (
+        "config.cypher_config.relations_collection",
+        ["A", ["B"]],
+        "$.config.cypher_config.relations_collection[1]",
+        "must be the name of a collection, not a list",
     ),
     (
         "config.cypher_config.relations_collection",
@@ -868,6 +881,7 @@ def break_relations(dice: random.Random, tool: Document) -> str | None:
     choices: list[tuple[Any, str]] = [(5, ""), ({}, ""), (True, ""), ("a.b", ""), ("_a", "")]
     if "cypher" in path:
         choices += [("a-b", ""), ([], ""), (["A", 5], "[1]"), (["A", "A"], "[1]"), (["a b"], "[0]")]
+        choices += [([[]], "[0]"), (["A", {}], "[1]")]
     else:
         choices += [(["A"], ""), ([], "")]
     value, below = dice.choice(choices)
@@ -1028,6 +1042,31 @@ def test_any_json_is_a_tool_or_a_list_of_faults(value: Any) -> None:
             faults = error.faults
         assert faults
         assert all(path.startswith("$") and what for path, what in faults)
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(st.characters()), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(place=st.sampled_from(range(len(parts_of(EXAMPLE)))), value=ANY_JSON)
+def test_any_json_in_any_place_is_a_tool_or_faults_of_that_place(place: int, value: Any) -> None:
+    document = copy.deepcopy(EXAMPLE)
+    path, holder, step = parts_of(document)[place]
+    holder[step] = value
+    faults = []
+    try:
+        parse_tool(document)
+    except ToolError as error:
+        faults = error.faults
+    # A parameter's fault may be the template's, and a mode's that of all modes.
+    parent = path.rpartition(".")[0].removesuffix(".bind_params").partition("[")[0]
+    assert all(found.startswith((path, parent)) for found, _ in faults)
 
 
 # --- the schema -----------------------------------------------------------------------------------

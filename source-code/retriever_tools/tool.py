@@ -271,13 +271,16 @@ def parse_tool_text(text: str, source: str = "") -> RetrieverTool:
 
 def _parse(value: Any, source: str, faults: list[Fault]) -> RetrieverTool:
     """Return the tool, or raise for these faults and all others of the document."""
+    tool = None
     faults = [*faults, *value_faults(value)]
     try:
         tool = RetrieverTool.model_validate(value, by_alias=True, by_name=False)
     except ValidationError as error:
         faults += pydantic_faults(error, value)
+    except UnicodeEncodeError:
+        pass  # a name with half a character, which Pydantic cannot read; value_faults has told it
     faults = sort_faults([*faults, *rule_faults(value)], value)
-    if faults:
+    if tool is None or faults:
         raise ToolError(faults, source)
     return tool
 

@@ -157,7 +157,7 @@ def _hidden(text: str) -> str:
         if (code < 32 and character not in "\t\n\r") or 127 <= code < 160:
             return f"the control character U+{code:04X}"
         if 0xD800 <= code <= 0xDFFF:
-            return f"U+{code:04X}, which is half a character,"
+            return f"U+{code:04X} (half a character)"
     return ""
 
 
@@ -165,14 +165,15 @@ def pydantic_faults(error: ValidationError, value: Any) -> list[Fault]:
     """Translate what Pydantic found into faults."""
     faults: list[Fault] = []
     for detail in error.errors(include_url=False, include_context=True):
-        if detail["type"] == "value_error":
-            continue  # our own rules, which are asked separately
+        if detail["type"] in ("value_error", "string_unicode"):
+            continue  # rule_faults and value_faults tell these, and name the field
         if detail["loc"] == ("_key",) and "_key" not in value:
             continue  # it is tool_id, whose fault is listed
         place = _place(detail["loc"], value, detail["type"] == "missing")
         choice = len(detail["loc"]) > len(place)
-        if choice and detail["type"] == "string_type" and isinstance(detail["input"], list):
-            continue  # a list may stand here too; the faults of its items are listed
+        listed = detail["type"] == "string_type" and isinstance(detail["input"], list)
+        if choice and listed and not isinstance(place[-1], int):
+            continue  # a list may stand here too, though not in one; its faults are listed
         faults.append((json_path(place), _explain(dict(detail), place)))
     return faults
 
