@@ -652,6 +652,7 @@ async def test_the_log_has_a_line_for_each_request_without_its_secrets(
         ["GET", "(no", "such"],
         ["(other)", "/health", "405"],
     ]
+    assert lines[0].endswith(" run-1")  # as in the response and in the log of the run itself
     logged = "\n".join(lines).lower()
     for secret in ("hidden", TOKEN, "metal", "forged"):
         assert secret not in logged

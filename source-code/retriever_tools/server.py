@@ -161,6 +161,7 @@ def create_app(
                 raise invalid(error.faults) from None
             except AllToolsFailedError as error:
                 raise _all_failed(error) from None
+        request.scope["run_id"] = response.run_id  # for the log, which has lines of the run, too
         return JsonResponse(response.to_json())
 
     async def list_tools(request: HttpRequest) -> HttpResponse:
@@ -279,7 +280,7 @@ class _Envelope:
             message = "The service failed. Its log tells more, under this run id."
             await fail(Problem(500, "internal", message, runId=run_id))
         finally:
-            _log(scope, status, started, run_id)
+            _log(scope, status, started, scope.get("run_id", run_id))
 
     async def _drain(self, receive: Receive) -> None:
         """Read what is left of a body, within limits: who still sends does not see an answer."""
