@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -298,3 +300,20 @@ def test_the_structure_is_checked_by_pydantic() -> None:
 
     with pytest.raises(ValidationError):
         ToolIds.model_validate({"tool_ids": None})
+
+
+def test_the_labelled_questions_name_tools_that_there_are_and_have_two_like_halves() -> None:
+    data = Path(__file__).parents[1] / "data"
+    rows = [
+        json.loads(line)
+        for line in (data / "tool_questions.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    tools = {path.stem for path in (data / "tools").glob("*.json")}
+    assert {name for row in rows for group in row["tools"] for name in group} == tools
+    assert len({row["id"] for row in rows}) == len({row["question"] for row in rows}) == len(rows)
+    for kind in {row["kind"] for row in rows}:
+        halves = Counter(row["half"] for row in rows if row["kind"] == kind)
+        assert halves["calibration"] == halves["test"]
+    for row in rows:
+        assert (row["kind"] == "none") == (row["tools"] == [])
+        assert (row["kind"] == "two") == (len(row["tools"]) == 2)
