@@ -91,39 +91,42 @@ def _repeated(path: str, values: list[Any]) -> list[Fault]:
 def _query_faults(name: str, query: Any, check: Callable[[str], set[str]]) -> list[Fault]:
     if not isinstance(query, dict):
         return []
-    path = f"$.config.{name}"
-    parameters = query.get("bind_params", {})
-    relations = query.get("relations_collection")
+    relations, defaults = query.get("relations_collection"), query.get("bind_params", {})
     faults: list[Fault] = []
     if isinstance(relations, list):
-        faults += _repeated(f"{path}.relations_collection", relations)
-    if not isinstance(parameters, dict):
-        parameters = {}
-    for parameter, default in parameters.items():
-        if isinstance(parameter, str):
-            faults += bind_faults((*("config", name, "bind_params"), parameter), default)
+        faults += _repeated(f"$.config.{name}.relations_collection", relations)
+    if not isinstance(defaults, dict):
+        defaults = {}
+    defaults = {key: default for key, default in defaults.items() if isinstance(key, str)}
+    for key, default in defaults.items():
+        faults += bind_faults(("config", name, "bind_params", key), default)
     template = query.get("template")
     if not isinstance(template, str) or not template:
         return faults
     try:
         used = check(template)
     except TemplateError as error:
-        return [*faults, (f"{path}.template", str(error))]
+        return [*faults, (f"$.config.{name}.template", str(error))]
+    faults += _reserved_faults(f"$.config.{name}", used, relations)
+    return faults + _parameter_faults(name, used, defaults)
+
+
+def _parameter_faults(name: str, used: set[str], defaults: dict[str, Any]) -> list[Fault]:
+    """Return where the parameters that a template uses are not those that have defaults."""
+    template, mark = f"$.config.{name}.template", "@" if name == "aql_config" else "$"
+    faults: list[Fault] = []
     own = {parameter for parameter in used if parameter.removeprefix("@") not in RESERVED}
     if collections := sorted(parameter for parameter in own if parameter.startswith("@")):
         what = (
             f"@{collections[0]} takes a collection from a parameter, which only "
             "@@relations_collection may; write the collection's name"
         )
-        faults.append((f"{path}.template", what))
-        own -= set(collections)
-    faults += _reserved_faults(path, used, relations)
-    mark = "@" if name == "aql_config" else "$"
-    if without := sorted(own - parameters.keys()):
+        faults.append((template, what))
+    if without := sorted(own - defaults.keys() - set(collections)):
         what = f"uses {', '.join(mark + n for n in without)}; give a default in bind_params"
-        faults.append((f"{path}.template", what))
-    for parameter in parameters:
-        if isinstance(parameter, str) and parameter not in used and parameter not in RESERVED:
+        faults.append((template, what))
+    for parameter in defaults:
+        if parameter not in used | RESERVED:
             what = f"is not used by the template; remove it, or write {mark}{parameter} there"
             faults.append((json_path(("config", name, "bind_params", parameter)), what))
     return faults
