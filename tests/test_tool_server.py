@@ -23,11 +23,12 @@ from langchain_core.language_models import FakeListChatModel
 from starlette.applications import Starlette
 
 from retriever_tools import server, transport
+from retriever_tools.envelope import accepts_json
 from retriever_tools.library import FolderLibrary
 from retriever_tools.openapi import openapi_document
 from retriever_tools.request import AllToolsFailedError, Request, aanswer
 from retriever_tools.result import Response, ToolFailure
-from retriever_tools.server import accepts_json, check_token, create_app
+from retriever_tools.server import check_token, create_app
 from retriever_tools.tool import parse_tool
 from retriever_tools.wire import MAX_DEPTH, Problem, strict_json
 
@@ -645,7 +646,7 @@ async def test_the_log_has_a_line_for_each_request_without_its_secrets(
         await client.get("/v1/tools", headers={"Authorization": "Bearer hidden-hidden-hidden"})
         await client.get("/hidden%0Aforged%20line")
         await client.request("HIDDEN", "/health")
-    lines = [r.getMessage() for r in caplog.records if r.name == "retriever_tools.server"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "retriever_tools.envelope"]
     assert [line.split()[1:4] for line in lines] == [
         ["POST", QUERY, "200"],
         ["GET", "/v1/tools", "401"],

@@ -21,7 +21,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .server import (
+from .envelope import (
     DRAIN_SECONDS,
     HEAD_BYTES,
     SECURITY_HEADERS,
