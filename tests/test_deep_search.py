@@ -245,6 +245,21 @@ async def test_no_tool_is_run_if_none_fits(search: Search) -> None:
     assert store.searched == []
 
 
+async def test_no_tool_that_fits_is_no_failure_of_a_tool(search: Search) -> None:
+    named = ["birds", "owls"]
+    response = await search("a recipe", WordStore(), ReadingModel(word="x"), custom_tools=named)
+    assert response.result == NO_ANSWER
+    (failed,) = response.tools
+    assert isinstance(failed, ToolFailure)
+    assert failed.tool_id == "owls"
+
+
+async def test_a_blank_question_asks_nobody(search: Search) -> None:
+    store, model = WordStore(birds=CHAIN), ScriptedChatModel(replies=[])
+    response = await search("  ", store, model)
+    assert (response.result, response.steps, store.searched) == (NO_ANSWER, [], [])
+
+
 async def test_a_request_limits_the_tools_that_may_be_chosen(search: Search) -> None:
     store = WordStore(birds=CHAIN, trains=["birds on trains"])
     named = ["trains", "stars"]

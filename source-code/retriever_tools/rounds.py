@@ -234,6 +234,8 @@ def search_rounds(
 
 def _plan(state: _State) -> Generator[Need, Any, list[str]]:
     query = state.request.query
+    if not query.strip():
+        return []
     if state.planned:
         system = SystemMessage(PLAN.format(count=state.limits.steps))
         data = as_data(question=query, tools=describe(state.tools))
@@ -369,8 +371,16 @@ def _respond(state: _State) -> Rounds:
     if state.notes and state.steps:
         last = state.steps[-1]
         state.steps[-1] = replace(last, notes=(*last.notes, *state.notes))
-    if not state.results:
-        return Response(NO_ANSWER, {}, [], "", uuid4().hex, state.steps)
+    if not state.tried and (state.tools or not state.results):  # no tool fits
+        return Response(
+            NO_ANSWER,
+            {},
+            state.results,
+            "",
+            uuid4().hex,
+            steps=state.steps,
+            include_metadata=state.request.include_metadata,
+        )
     response = state.response
     if response is None:
         response = yield Compose(state.results)
