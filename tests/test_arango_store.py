@@ -19,10 +19,12 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
+from arango.http import DefaultHTTPClient
 from arango_server import ArangoFault, ArangoServer, Row, check_parameters, used_parameters
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.embeddings import DeterministicFakeEmbedding
+from requests.exceptions import ReadTimeout
 from store_contract import LEXICAL, MENTIONS, NODES, SEMANTIC, StoreContract, vector
 
 from ragbook.graph_data import example_rows
@@ -448,6 +450,24 @@ class TestIndexes:
         assert store.missing_indexes("Chunks", [SEMANTIC]) == []
         assert store.create_indexes("Chunks", [SEMANTIC]) == []
         assert server.requests == []
+
+    def test_an_index_that_is_long_in_building_is_used_when_it_is_there(
+        self, server: ArangoServer, store: ArangoStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        send = DefaultHTTPClient.send_request
+
+        def impatient(client: Any, session: Any, method: str, url: str, **more: Any) -> Any:
+            answer = send(client, session, method, url, **more)
+            if method == "post" and url.endswith("/_api/index"):
+                raise ReadTimeout
+            return answer
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DefaultHTTPClient, "send_request", impatient)
+            with pytest.raises(StoreError, match=r"still building cr_Chunks_content.*Try again"):
+                store.create_indexes("Chunks", [LEXICAL])
+        assert store.create_indexes("Chunks", [LEXICAL]) == ["cr_Chunks_view"]
+        assert store.search_lexical("Chunks", "content", "kite", 3)
 
     def test_a_second_field_joins_the_view(self, server: ArangoServer, store: ArangoStore) -> None:
         server.collections["Chunks"][0]["title"] = "Night"

@@ -40,6 +40,10 @@ class ArangoServerError(StoreError):
         super().__init__(message)
 
 
+class ArangoTimeoutError(StoreError):
+    """No answer came in time; the server may still be at it."""
+
+
 class ArangoConnections:
     """The connections of a store, each used by one thread at a time.
 
@@ -172,7 +176,7 @@ class ArangoConnections:
                 try:
                     response = super().send_request(*arguments, **named)
                 except Timeout:
-                    raise StoreError(connections._late()) from None
+                    raise ArangoTimeoutError(connections._late()) from None
                 except RequestException:
                     raise StoreError(
                         f"No ArangoDB answers at {connections.url}. Check the address; start one, "

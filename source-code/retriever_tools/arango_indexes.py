@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .arango_connection import DUPLICATE_NAME, ArangoConnections, ArangoServerError
+from .arango_connection import (
+    DUPLICATE_NAME,
+    ArangoConnections,
+    ArangoServerError,
+    ArangoTimeoutError,
+)
 from .store import INDEX_PREFIX, StoreError
 
 ANALYZER = "text_en"
@@ -57,11 +62,17 @@ class ArangoIndexes:
     def create(self, collection: str, fields: Sequence[str], missing: Sequence[str]) -> list[str]:
         """Create what `missing` has named for these fields, and return these names."""
         view = view_name(collection)
-        for field in fields:
-            if index_name(collection, field) in missing:
-                self._create_index(collection, field)
-        if view in missing:
-            self._create_view(collection, [index_name(collection, field) for field in fields])
+        try:
+            for field in fields:
+                if index_name(collection, field) in missing:
+                    self._create_index(collection, field)
+            if view in missing:
+                self._create_view(collection, [index_name(collection, field) for field in fields])
+        except ArangoTimeoutError:  # its advice is about queries
+            raise StoreError(
+                f"ArangoDB is still building {', '.join(missing)}, as {collection} is large. Try "
+                "again when it is done, or give the store a longer timeout."
+            ) from None
         return list(missing)
 
     def drop(self) -> list[str]:
