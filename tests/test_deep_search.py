@@ -246,7 +246,7 @@ async def test_no_tool_is_run_if_none_fits(search: Search) -> None:
 
 
 async def test_no_tool_that_fits_is_no_failure_of_a_tool(search: Search) -> None:
-    named = ["birds", "owls"]
+    named = ["birds", "trains", "owls"]
     response = await search("a recipe", WordStore(), ReadingModel(word="x"), custom_tools=named)
     assert response.result == NO_ANSWER
     (failed,) = response.tools
