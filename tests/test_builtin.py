@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.embeddings import DeterministicFakeEmbedding
 
@@ -122,6 +122,7 @@ def test_a_tool_that_is_no_built_in_one_is_itself() -> None:
     assert expand_builtin(tool, "cypher") == [tool]
 
 
+@settings(deadline=None)
 @given(
     kind=st.sampled_from(["local", "global", "unified"]),
     language=st.sampled_from(["cypher", "aql"]),

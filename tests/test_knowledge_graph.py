@@ -274,6 +274,7 @@ def test_a_graph_holds_together(passages: list[str]) -> None:
 # Relations
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_npmi_is_from_minus_one_to_one_and_the_same_both_ways(data: st.DataObject) -> None:
     left = data.draw(st.integers(1, 50))
