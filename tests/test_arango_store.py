@@ -306,6 +306,20 @@ class TestGraphQueries:
         server.answers(ECHO, lambda values: [{"a": 1}], plan=plan)
         assert store.run(ECHO, {"nodes": []}) == [{"a": 1}]
 
+    def test_a_template_may_search_a_view_whose_collections_it_then_reads(
+        self, server: ArangoServer, store: ArangoStore
+    ) -> None:
+        template = "FOR d IN owls SEARCH d.kind IN @nodes RETURN d.kind"
+        # As ArangoDB explains it: views are in the list of collections, too.
+        plan = {
+            "nodes": [{"type": "EnumerateViewNode", "view": "owls"}, {"type": "ReturnNode"}],
+            "collections": [{"name": name, "type": "read"} for name in ("owls", "Chunks")],
+        }
+        server.answers(template, lambda values: values["nodes"], plan=plan)
+        assert store.run(template, {"nodes": ["barn"]}) == [{"value": "barn"}]
+        (begun,) = server.sent("POST", "/_api/transaction")
+        assert begun.body["collections"] == {"read": ["Chunks"]}
+
     def test_the_transaction_stops_what_its_plan_did_not_show(
         self, server: ArangoServer, store: ArangoStore
     ) -> None:

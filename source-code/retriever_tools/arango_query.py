@@ -142,7 +142,7 @@ def _values(names: set[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_collections(plan: Mapping[str, Any]) -> list[str]:
-    """Return the collections that a plan reads.
+    """Return the collections that a plan reads, as a transaction takes them.
 
     Raises:
         QueryRefusedError: If it writes, or reads a collection of the system.
@@ -166,7 +166,9 @@ def _read_collections(plan: Mapping[str, Any]) -> list[str]:
             f"The graph query was not run, as it reads {', '.join(system)}, which belong to the "
             "system. A template may read collections of your own."
         )
-    return names
+    # A plan lists a view beside the collections in it; a transaction knows only these.
+    views = {node.get("view") for node in plan["nodes"] if node["type"] == "EnumerateViewNode"}
+    return [name for name in names if name not in views]
 
 
 def _without_vectors(value: Any) -> Any:
