@@ -4,6 +4,8 @@ import json
 import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -647,6 +649,21 @@ def test_control_c_ends_a_query_and_the_store_goes_on(path: Path) -> None:
         assert store.partitions("Chunks") == ["birds", "mammals"]
 
     assert exit_code(use) == 0
+
+
+def test_a_process_that_gave_up_a_query_ends_as_any_other(path: Path) -> None:
+    code = f"""
+from retriever_tools.ladybug_store import LadybugStore
+from retriever_tools.store import StoreError
+try:
+    query = "UNWIND $nodes AS n UNWIND range(1, $many) AS x RETURN count(x)"
+    LadybugStore({str(path)!r}, timeout=0.01).run(query, {{"nodes": ["n"], "many": 30_000_000}})
+except StoreError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "The query took longer than 0.01 seconds.\n"
 
 
 # Tools

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import re
@@ -25,8 +26,9 @@ Stamp = tuple[tuple[int, int], ...]
 
 # The defaults are four fifths of the machine's memory and 8 TiB of addresses a database, of which
 # a process has room for sixteen.
-_POOL_BYTES, _FILE_BYTES = 2**28, 2**38
+_POOL_BYTES, _FILE_BYTES = 2**28, 2**36
 _GRACE_SECONDS = 0.5
+_EXIT_SECONDS = 10.0
 _OPENING_TRIES = 10
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
@@ -121,6 +123,11 @@ def _opening_error(path: Path, text: str) -> StoreError:
         return StoreError(f"{name} is not a ladybug database. Choose another file.")
     if "cannot be a directory" in text:
         return StoreError(f"{name} is a folder, not a ladybug database. Give the file.")
+    if "Mmap" in text:
+        return StoreError(
+            f"{name} cannot be opened, as this process may not reserve {_FILE_BYTES >> 30} GiB of "
+            "addresses (no memory is used by that). Raise its limit, `ulimit -v`."
+        )
     return StoreError(f"{name} cannot be opened, perhaps it is damaged: {plain_error(text, path)}")
 
 
@@ -129,6 +136,8 @@ def plain_error(error: object, path: Path) -> str:
     text = " ".join(str(error).split()).replace(str(path), path.name)
     if "cast Python instance" in text or "Python object" in text:
         return "a parameter has a value that ladybug cannot take."
+    if "bad_alloc" in text or "Unable to allocate memory" in text:
+        return "it needs more memory than it may have."
     if "with ANY type" in text or "ANY is neither" in text:
         return (
             "ladybug cannot tell of what an empty list or a null is. Write CAST($name AS STRING[]) "
@@ -244,10 +253,7 @@ class LadybugFile:
     def after_fork(self) -> None:
         """Forget the parent's database: its threads are not in this process, nor its locks."""
         self._lock = threading.Lock()
-        if self._opened:
-            # Closing it would wait for those threads forever, so it is never taken down.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._opened))
-            self._opened = None
+        self._opened = None
 
 
 class _Opened:
@@ -256,6 +262,7 @@ class _Opened:
     def __init__(self, database: ladybug.Database, stamp: Stamp) -> None:
         self.database, self.stamp = database, stamp
         self._users, self._retired, self._lock = 0, False, threading.Lock()
+        _ALL_OPENED.add(self)
 
     def connect(self, timeout: float | None) -> ladybug.Connection:
         import ladybug
@@ -284,6 +291,9 @@ class _Opened:
             self.database.close()
 
 
+_RUNNING: dict[threading.Thread, Callable[[], None]] = {}
+
+
 class _Forked(Protocol):
     def after_fork(self) -> None: ...
 
@@ -296,7 +306,15 @@ def follow_forks(holder: _Forked) -> None:
     _FORKED.add(holder)
 
 
+_ALL_OPENED: weakref.WeakSet[_Opened] = weakref.WeakSet()
+
+
 def _after_fork() -> None:
+    # To close what the parent has open would wait for threads that are not in this process, so none
+    # of it is ever taken down here: not by us, and not by Python, which clears dead threads.
+    for inherited in (*_ALL_OPENED, *_RUNNING.values()):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
+    _RUNNING.clear()
     for holder in list(_FORKED):
         holder.after_fork()
 
@@ -338,14 +356,28 @@ def _interruptible(
             answer.set_result(work())
         except BaseException as error:
             answer.set_exception(error)
+        finally:
+            _RUNNING.pop(thread, None)
 
-    threading.Thread(target=run, name="ladybug-query", daemon=True).start()
+    thread = threading.Thread(target=run, name="ladybug-query", daemon=True)
+    _RUNNING[thread] = interrupt
+    thread.start()
     try:
         return answer.result(None if timeout is None else timeout + _GRACE_SECONDS)
     except BaseException:
         if not answer.done():
             interrupt()
         raise
+
+
+@atexit.register
+def _end_queries() -> None:
+    # A thread that comes back from the engine while Python is taken down aborts the process.
+    patient_until = time.monotonic() + _EXIT_SECONDS
+    for thread, interrupt in list(_RUNNING.items()):
+        if thread.is_alive():
+            interrupt()
+            thread.join(max(0.0, patient_until - time.monotonic()))
 
 
 @contextmanager
