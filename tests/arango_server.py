@@ -531,13 +531,19 @@ class ArangoServer:
                 warnings.append("invalid argument type in call to function 'COSINE_SIMILARITY()'")
             else:
                 found.append({"node": row, "score": score})
+        lists = [row for row in found if isinstance(row["score"], list)]  # AQL sorts them first
+        found = [row for row in found if row not in lists]
         found.sort(key=lambda row: (-row["score"], row["node"]["_key"]))
-        return found[: values["k"]], warnings
+        return [*lists, *found][: values["k"]], warnings
 
     def _lengths(self, groups: Any, values: Row) -> tuple[list[Any], list[str]]:
         there = [row.get(values["field"]) for row in self._collection(values["@collection"])]
         lengths = {
-            len(value) if isinstance(value, list) else -1 for value in there if value is not None
+            -1
+            if not isinstance(value, list) or any(isinstance(v, list) for v in value[:1])
+            else len(value)
+            for value in there
+            if value is not None
         }
         return sorted(lengths), []
 
@@ -580,8 +586,9 @@ _KNOWN: list[tuple[re.Pattern[str], Callable[..., tuple[list[Any], list[str]]]]]
             ArangoServer._semantic,
         ),
         (
-            r"FOR (?P<d>\w+) IN @@collection FILTER (?P=d)\.@field != null COLLECT length = "
-            r"IS_ARRAY\((?P=d)\.@field\) \? LENGTH\((?P=d)\.@field\) : -1 RETURN length",
+            r"FOR (?P<d>\w+) IN @@collection FILTER (?P=d)\.@field != null LET vector = "
+            r"IS_ARRAY\((?P=d)\.@field\) AND NOT IS_ARRAY\(FIRST\((?P=d)\.@field\)\) COLLECT "
+            r"length = vector \? LENGTH\((?P=d)\.@field\) : -1 RETURN length",
             ArangoServer._lengths,
         ),
         (
@@ -608,8 +615,10 @@ _KNOWN: list[tuple[re.Pattern[str], Callable[..., tuple[list[Any], list[str]]]]]
 ]
 
 
-def cosine(left: Any, right: list[float]) -> float | None:
-    """Return the cosine, as AQL does: null for what cannot be compared."""
+def cosine(left: Any, right: list[float]) -> Any:
+    """Return the cosine, as AQL does: null for what cannot be compared, a list for a matrix."""
+    if isinstance(left, list) and left and isinstance(left[0], list):
+        return [cosine(row, right) for row in left]
     if not isinstance(left, list) or len(left) != len(right):
         return None
     norms = math.hypot(*left) * math.hypot(*right)

@@ -59,7 +59,8 @@ FOR node IN @@collection
 _LENGTHS = """
 FOR node IN @@collection
   FILTER node.@field != null
-  COLLECT length = IS_ARRAY(node.@field) ? LENGTH(node.@field) : -1
+  LET vector = IS_ARRAY(node.@field) AND NOT IS_ARRAY(FIRST(node.@field))
+  COLLECT length = vector ? LENGTH(node.@field) : -1
   RETURN length
 """
 
@@ -270,7 +271,8 @@ class ArangoStore:
                 raise
             self._check_vectors(collection, field, len(numbers))
             rows = self._search(_SEMANTIC, values, partition_ids, task)
-        if not rows:
+        # For a list of vectors, AQL gives a list of scores, which sorts before every number.
+        if not rows or isinstance(rows[0]["score"], list):
             self._check_vectors(collection, field, len(numbers))
         return [_found(collection, row, "dense_score", "dense") for row in rows]
 
@@ -363,7 +365,7 @@ class ArangoStore:
         if -1 in found:
             raise FieldError(
                 f"Nodes of {collection} have a field {field!r} that holds no vector. A semantic "
-                "search needs a field of vectors."
+                "search needs one vector of numbers in each."
             )
         if wrong := sorted(other for other in found if other != length):
             raise FieldError(
