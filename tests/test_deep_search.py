@@ -18,7 +18,7 @@ from langchain_core.runnables import RunnableLambda
 from scripted_chat import ScriptedChatModel
 
 from helpers import TraceRecorder
-from retriever_tools.context import NO_ANSWER
+from retriever_tools.context import NO_ANSWER, parse_context
 from retriever_tools.deep_search import Limits, adeep_search, deep_search, sub_questions
 from retriever_tools.request import AllToolsFailedError, Request, RequestError
 from retriever_tools.result import Response, ToolFailure, ToolResult
@@ -122,6 +122,25 @@ class ReadingModel(BaseChatModel):
         marks = "".join(lines)
         text = f"It is {self.word} {marks}" if self.word in context else NO_ANSWER
         return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
+
+
+class EchoingModel(BaseChatModel):
+    """Answers with the first passage that shares a word with the question."""
+
+    unknown: str = ""
+
+    @property
+    def _llm_type(self) -> str:
+        return "echoing"
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        context = str(messages[0].content).partition("Context:")[2]
+        asked = _words(str(messages[1].content))
+        for name, text in parse_context(context):
+            if asked & _words(text) & {*NameEmbeddings.names} and text != self.unknown:
+                message = AIMessage(f"{text} [{name}]")
+                return ChatResult(generations=[ChatGeneration(message=message)])
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(NO_ANSWER))])
 
 
 def tool(name: str) -> RetrieverTool:
@@ -278,16 +297,33 @@ async def test_a_step_may_run_two_tools_at_once(search: Search) -> None:
     assert {c.number for c in response.citations.values()} == {1, 2}
 
 
-async def test_by_rules_all_clauses_are_searched_for_before_the_answer_is_looked_at(
-    search: Search,
-) -> None:
+async def test_by_rules_clauses_are_searched_for_and_answered_one_by_one(search: Search) -> None:
     store = WordStore(birds=["birds: robin"], trains=["trains: express"])
     query = "Where do birds sing, and how do trains run?"
-    response = await search(query, store, ReadingModel(word="robin"))
+    response = await search(query, store, EchoingModel())
     assert [(s.question, s.tool_ids, s.found, s.answered) for s in response.steps] == [
         ("Where do birds sing", ("birds",), 1, False),
         ("how do trains run?", ("trains",), 1, True),
     ]
+    assert response.result == (
+        "Where do birds sing\nbirds: robin [CITE:1]\n\nhow do trains run?\ntrains: express [CITE:2]"
+    )
+
+
+async def test_only_a_clause_without_an_answer_is_searched_for_again(search: Search) -> None:
+    store = WordStore(birds=["birds: robin"], stars=["stars: sirius"])
+    query = "Where do birds sing, and why do the stars and trains run?"
+    model = EchoingModel(unknown="stars: sirius")
+    response = await search(query, store, model, limits=Limits(rounds=2, tools=1))
+    assert [(s.round, s.question, s.tool_ids) for s in response.steps] == [
+        (1, "Where do birds sing", ("birds",)),
+        (1, "why do the stars and trains run?", ("trains",)),
+        (2, "why do the stars and trains run?", ("stars",)),
+    ]
+    assert response.result == (
+        "Where do birds sing\nbirds: robin [CITE:1]\n\n"
+        f"why do the stars and trains run?\n{NO_ANSWER}"
+    )
 
 
 async def test_the_chat_model_plans_chooses_checks_and_asks_on(search: Search) -> None:

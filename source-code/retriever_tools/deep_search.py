@@ -70,10 +70,10 @@ def deep_search(
     A chat model that supports structured output plans the questions, chooses the tools, and says
     after each step whether what was found answers, and what to search for next. Without one (or
     once it answers with something else) rules do. The tools are those whose descriptions are
-    nearest. A question of several clauses is searched for clause by clause. What was found answers
-    if the chat model, asked for an answer after each round, does not say that it is not there. If
-    it does say so, the next round asks another tool that fits; once all have been asked, with words
-    from what was found, by pseudo-relevance feedback.
+    nearest. A question of several clauses is searched for and answered clause by clause. What was
+    found answers if the chat model, asked for an answer after each round, does not say that it is
+    not there. If it does say so, the next round asks another tool that fits; once all have been
+    asked, with words from what was found, by pseudo-relevance feedback.
 
     The search ends when the context answers, when a round finds nothing new and no other tool fits,
     when there is nothing new to ask, or at one of the limits.
@@ -116,8 +116,9 @@ def deep_search(
                 return run_tools(
                     part, chosen, store, embeddings, time_limit=time_limit, config=config
                 )
-            case Compose(results):
-                return compose(request, tools, results, chat_model, config=config)
+            case Compose(question, results):
+                asked = request.model_copy(update={"query": question})
+                return compose(asked, tools, results, chat_model, config=config)
             case Ask(schema, messages):
                 return ask(chat_model, schema, messages, config)
             case Rewrite(question, texts):
@@ -170,8 +171,9 @@ async def adeep_search(
                 return await arun_tools(
                     part, chosen, store, embeddings, time_limit=time_limit, config=config
                 )
-            case Compose(results):
-                return await acompose(request, tools, results, chat_model, config=config)
+            case Compose(question, results):
+                asked = request.model_copy(update={"query": question})
+                return await acompose(asked, tools, results, chat_model, config=config)
             case Ask(schema, messages):
                 return await aask(chat_model, schema, messages, config)
             case Rewrite(question, texts):

@@ -114,8 +114,9 @@ class RunTools:
 
 @dataclass(frozen=True)
 class Compose:
-    """Answer from what was found."""
+    """Answer a question from what was found."""
 
+    question: str
     results: list[Result]
 
 
@@ -175,8 +176,12 @@ class _State:
     notes: list[str] = field(default_factory=list)
     """For the next step."""
     verdict: Verdict | None = None
-    response: Response | None = None
-    """The answer from all results so far, if it was asked for already."""
+    parts: list[str] = field(default_factory=list)
+    """The questions to answer: the request's, or by rules its clauses."""
+    answered: set[str] = field(default_factory=set)
+    """Those of them that were answered."""
+    responses: dict[str, tuple[int, Response]] = field(default_factory=dict)
+    """The answer to each part that was asked for, and from how many results."""
 
     def stop_planning(self, error: StructuredOutputError) -> None:
         self.planned = False
@@ -236,6 +241,7 @@ def _plan(state: _State) -> Generator[Need, Any, list[str]]:
     query = state.request.query
     if not query.strip():
         return []
+    state.parts = [query]
     if state.planned:
         system = SystemMessage(PLAN.format(count=state.limits.steps))
         data = as_data(question=query, tools=describe(state.tools))
@@ -245,7 +251,8 @@ def _plan(state: _State) -> Generator[Need, Any, list[str]]:
             state.stop_planning(error)
         else:
             return _clean(plan.questions) or [query]
-    return sub_questions(query)
+    state.parts = sub_questions(query)
+    return state.parts
 
 
 def _step(state: _State, number: int, query: _Query) -> Generator[Need, Any, bool]:
@@ -283,7 +290,6 @@ def _step(state: _State, number: int, query: _Query) -> Generator[Need, Any, boo
     )
     results: list[Result] = yield RunTools(part, chosen)
     state.results += results
-    state.response = None
     before = len(state.found)
     for result in results:
         if isinstance(result, ToolResult):
@@ -334,10 +340,22 @@ def _verdict(state: _State) -> Generator[Need, Any, bool]:
 
 
 def _reads_as_answer(state: _State) -> Generator[Need, Any, bool]:
-    """Ask for the answer, and tell whether it says something else than that there is none."""
-    response: Response = yield Compose(state.results)
-    state.response = response
-    return state.end(not response.result.strip().startswith(NO_ANSWER))
+    """Ask for the answers, and tell whether none of them says that there is none."""
+    for part in state.parts:
+        if part not in state.answered:
+            response = yield from _answer(state, part)
+            if not response.result.strip().startswith(NO_ANSWER):
+                state.answered.add(part)
+    return state.end(state.answered.issuperset(state.parts))
+
+
+def _answer(state: _State, part: str) -> Rounds:
+    """Answer a part of the question from all results so far, asked for once."""
+    count, response = state.responses.get(part, (0, None))
+    if response is None or count != len(state.results):
+        response = yield Compose(part, state.results)
+        state.responses[part] = (len(state.results), response)
+    return response
 
 
 def _next(state: _State, asks: list[_Query], fresh: bool) -> Generator[Need, Any, list[_Query]]:
@@ -353,6 +371,8 @@ def _next(state: _State, asks: list[_Query], fresh: bool) -> Generator[Need, Any
         return [_Query(question, question) for question in _clean(questions)]
     queries = []
     for query in asks:
+        if query.question in state.answered:
+            continue
         # Another tool first: the one that was run may have been the wrong one.
         tried = frozenset(state.tried.get(query.question, ()))
         others: list[Choice] = yield Choose(query.question, by_model=False, without=tried)
@@ -381,9 +401,16 @@ def _respond(state: _State) -> Rounds:
             steps=state.steps,
             include_metadata=state.request.include_metadata,
         )
-    response = state.response
-    if response is None:
-        response = yield Compose(state.results)
+    responses = []
+    for part in state.parts:
+        responses.append((yield from _answer(state, part)))
+    response = responses[0]
+    if any(other.context != response.context for other in responses):  # a very long clause
+        response = yield Compose(state.request.query, state.results)
+    elif len(responses) > 1 and any(other.result != NO_ANSWER for other in responses):
+        # All were answered from one context, so a number means the same in each.
+        blocks = [f"{part}\n{each.result}" for part, each in zip(state.parts, responses)]
+        response = replace(response, result="\n\n".join(blocks))
     return replace(response, steps=state.steps)
 
 
