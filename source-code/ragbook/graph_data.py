@@ -26,7 +26,7 @@ Progress = Callable[[str], None]
 
 _RULES = (
     *("entities.py", "entity_names.py", "entity_terms.py", "entity_words.py"),
-    *("graph_data.py", "knowledge_graph.py"),
+    *("communities.py", "graph_data.py", "knowledge_graph.py"),
 )
 
 

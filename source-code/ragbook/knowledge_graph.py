@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from langchain_core.documents import Document
 
+from ragbook.communities import louvain
 from ragbook.entities import Entity, Sentence, entity_key, find_entities, read_sentences
 
 THRESHOLD = 0.2
@@ -29,7 +30,7 @@ SMALLEST_COMMUNITY = 5
 REPORT_SENTENCES = 6
 REPORT_ENTITIES = 20
 LONGEST_DESCRIPTION = 400
-_SEED = 0
+_UNIT = 10_000  # weights have four decimals
 
 
 @dataclass(frozen=True)
@@ -256,19 +257,15 @@ def _communities(
     relations: dict[tuple[int, int], float],
     sentences: Sequence[Sentence],
 ) -> tuple[list[Community], list[Edge]]:
-    import networkx
-
-    graph = networkx.Graph()
-    # Numbers, not names: the order of a set of strings differs from run to run.
-    graph.add_nodes_from(range(len(entities)))
-    graph.add_weighted_edges_from((left, right, w) for (left, right), w in relations.items())
-    found = networkx.community.louvain_communities(graph, seed=_SEED) if relations else []
+    found = louvain(len(entities), {pair: round(_UNIT * w) for pair, w in relations.items()})
+    weights: list[dict[int, float]] = [{} for _ in entities]
+    for (left, right), weight in relations.items():
+        weights[left][right] = weights[right][left] = weight
     smallest = min(SMALLEST_COMMUNITY, max(map(len, found), default=0))
     groups = [sorted(group) for group in found if len(group) >= max(smallest, 2)]
     communities, edges = [], []
     for number, group in enumerate(sorted(groups, key=lambda g: (-len(g), g)), start=1):
-        inside = graph.subgraph(group)
-        degree = {n: round(float(inside.degree(n, weight="weight")), 4) for n in group}
+        degree = {n: round(sum(weights[n].get(o, 0.0) for o in group), 4) for n in group}
         ranked = sorted(group, key=lambda n: (-degree[n], n))
         key = f"community-{number}"
         names = [entities[n].name for n in ranked]
