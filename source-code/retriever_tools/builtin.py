@@ -35,6 +35,7 @@ ORDER BY list_position($nodes, entity.id)
 """From entities to the chunks that mention them most, and to the entities nearest to them."""
 
 ENTITIES_AQL = """
+WITH Entities, Chunks
 FOR node IN @nodes
   LET entity = DOCUMENT(node)
   FILTER entity != null
