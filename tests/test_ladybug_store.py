@@ -3,10 +3,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from operator import mul
@@ -635,20 +633,24 @@ def test_a_query_ends_at_the_time_limit_and_the_store_goes_on(path: Path) -> Non
     store = LadybugStore(path, timeout=0.1)
     with pytest.raises(StoreError, match=r"longer than 0\.1 seconds"):
         store.run(ENDLESS, {"nodes": ["n"]})
-    store = LadybugStore(path)
+    ladybug_file._end_queries()  # a later test forks, which an engine at work does not survive
     assert len(store.run(TestContract.mentions_query, {"nodes": ["e1"], "least": 0})) == 2
 
 
 def test_control_c_ends_a_query_and_the_store_goes_on(path: Path) -> None:
-    def use() -> None:
-        store = LadybugStore(path, timeout=60)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            store.run(ENDLESS, {"nodes": ["n"]})
-        assert store.partitions("Chunks") == ["birds", "mammals"]
-
-    assert exit_code(use) == 0
+    code = f"""
+import os, signal, threading
+from retriever_tools.ladybug_store import LadybugStore
+store = LadybugStore({str(path)!r}, timeout=60)
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    store.run({ENDLESS!r}, {{"nodes": ["n"]}})
+except KeyboardInterrupt:
+    print(store.partitions("Chunks"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "['birds', 'mammals']\n"
 
 
 def test_a_process_that_gave_up_a_query_ends_as_any_other(path: Path) -> None:
