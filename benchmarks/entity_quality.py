@@ -6,8 +6,8 @@ Two texts: the book's own (data/*.txt), on which the rules were made, so its fig
 the texts of the help desk's tickets, whose entities were seen, but not used for a rule. Of each,
 entities were drawn by seed and judged by hand, in entity_labels.jsonl: right is one that names one
 thing in full that somebody may ask for. Wrong are general words (method), parts of names (Citius)
-and two names in one. No rule was changed after the labels. Of the labels, those count whose entity is
-still found.
+and two names in one. No rule was changed after the labels. Of the labels, those count whose entity
+is still found.
 
 Coverage is the share of those answers in data/questions.jsonl which are a name, a code or a title,
 by the list NOT_NAMED below of those that are not, that some entity's name or alias holds. It too is
