@@ -32,7 +32,8 @@ QUERY = CypherConfig(template=TEMPLATE)
 
 
 def run(rows: Any, nodes: list[Document] = NODES, query: Any = QUERY, **more: Any) -> Expansion:
-    store = MemoryStore({"Nodes": {}}, rows=lambda parameters: rows, relations=["R"])
+    language: Any = "aql" if isinstance(query, AqlConfig) else "cypher"
+    store = MemoryStore({"Nodes": {}}, lambda parameters: rows, ["R"], language=language)
     return expand(store, query, nodes, tool_id="t", **{"top_k": 5, **more})
 
 
@@ -112,8 +113,27 @@ def test_chunks_without_an_id_are_told_apart() -> None:
 
 def test_ids_of_arango_and_its_keys_lead_to_the_same_starting_node() -> None:
     nodes = [doc("Stahl", "Entities/e1", bm25_score=2.0)]
-    rows = [{"node_id": "e1", "chunks": [{"chunk_id": "c", "content": "x"}]}]
-    assert run(rows, nodes).documents[0].metadata["bm25_score"] == 2.0
+    query = AqlConfig(template="FOR n IN @nodes RETURN n")
+    for name in ("e1", "Entities/e1"):
+        rows = [{"node_id": name, "chunks": [{"chunk_id": "c", "content": "x"}]}]
+        assert run(rows, nodes, query).documents[0].metadata["bm25_score"] == 2.0
+
+
+def test_files_of_one_name_in_two_folders_keep_their_own_scores() -> None:
+    nodes = [doc("x", "a/n.md#1", bm25_score=2.0), doc("y", "b/n.md#1", bm25_score=1.0)]
+    rows = [{"id": name, "content": name} for name in ("a/n.md#1", "b/n.md#1", "n.md#1")]
+    scores = [document.metadata.get("bm25_score") for document in run(rows, nodes).documents]
+    assert scores == [2.0, 1.0, None]
+
+
+def test_a_field_called_facts_or_tool_rank_is_not_taken_for_ours() -> None:
+    rows: list[Any] = [{"id": "e1", "content": "x", "facts": "word", "tool_rank": 9}] * 2
+    (document,) = run(rows).documents
+    assert document.metadata["tool_rank"] == 1
+    chunks = [{"chunk_id": "c", "content": "x", "facts": ["word"]}]
+    rows = [{"node_id": name, "chunks": chunks} for name in ("e1", "e2")]
+    (document,) = run(rows).documents
+    assert document.metadata["facts"] == [{"node_id": "e1"}, {"node_id": "e2"}]
 
 
 def test_without_a_graph_query_the_documents_are_the_starting_nodes() -> None:
@@ -231,6 +251,16 @@ def test_of_partitions_what_says_it_is_in_another_is_left_out() -> None:
     found = run(rows, partition_ids=["p"])
     assert [d.id for d in found.documents] == ["in", "unsaid"]
     assert [d.id for d in run(rows).documents] == ["in", "out", "unsaid", "row"]
+
+
+def test_a_chunk_that_does_not_say_its_partition_is_in_that_of_its_row() -> None:
+    rows = [
+        {"node_id": "e1", "partition_id": "p", "chunks": [{"chunk_id": "a", "content": "x"}]},
+        {"node_id": "e2", "partition_id": "q", "chunks": [{"chunk_id": "b", "content": "y"}]},
+    ]
+    assert [d.id for d in run(rows, partition_ids=["p"]).documents] == ["a"]
+    nothing = run(rows, partition_ids=["r"])
+    assert nothing.notes == [f"The graph query returned nothing in these partitions. {FALLBACK}"]
 
 
 def test_a_fallback_of_partitions_keeps_to_them() -> None:

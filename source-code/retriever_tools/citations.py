@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.documents import Document
 
 from .context import CONTEXT_TOKENS, document_name, escape, estimate_tokens, shorten
-from .expansion import as_lines, row_facts
+from .expansion import as_lines, facts_of, row_facts
 from .result import Citation, ToolResult
 
 LONG_FACT = 40
@@ -30,9 +30,20 @@ LEAST_TOKENS = 24
 
 Key = tuple[str, str]
 
-_LOOKS_LIKE_MARK = re.compile(r"\bcite\s*:\s*(?=[0-9])", re.IGNORECASE)
-_MARK = re.compile(r"(?<![ \t])[ \t]*[\[(]\s*cite\s*:(?P<numbers>[^\[\]()\n]*)[\])]", re.IGNORECASE)
-_NUMBER = re.compile(r"(?<![0-9])[0-9]{1,9}(?![0-9])")
+# Also in the forms that a reader takes for the same: full width, or with what is not shown inside.
+_UNSEEN = "[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]*"
+_GAP = r"[\s\u00ad\u200b-\u200f\u2060-\u2064\ufeff]*"
+_CITE = _UNSEEN.join(["[c\uff43]", "[i\uff49]", "[t\uff54]", "[e\uff45]"]) + f"{_GAP}[:\uff1a]"
+_OPEN, _CLOSE = r"\[(\uff08\uff3b\u3010", r"\])\uff09\uff3d\u3011"
+_LOOKS_LIKE_MARK = re.compile(rf"(?<!\w){_CITE}{_GAP}", re.IGNORECASE)
+_MARK = re.compile(
+    rf"(?P<space>(?<![ \t])[ \t]*)[{_OPEN}]{_GAP}{_CITE}"
+    rf"(?P<numbers>[^{_OPEN}{_CLOSE}\n]*)[{_CLOSE}]",
+    re.IGNORECASE,
+)
+_NUMBER = r"([0-9]{1,9})(?![0-9])"
+_FIRST_NUMBER = re.compile(_GAP + _NUMBER)
+_NEXT_NUMBER = re.compile(rf"(?:[\s,;&\u2013-]|and|{_CITE})+{_NUMBER}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ def merge_context(
     whoever quotes passages, with the name of each, quotes nothing that has none.
 
     A document cannot forge a citation: a line in it that looks like a block's name gets a backslash
-    and a mark such as [CITE:1] becomes [cite 1].
+    and every `cite:`, with or without a number, becomes `cite `.
 
     Args:
         results: What each tool found. Their order decides the order of the turns.
@@ -92,8 +103,9 @@ def settle_marks(answer: str, merged: MergedContext) -> str:
     """Write the citation marks of an answer as [CITE:n], and remove those that no citation has.
 
     `[CITE: 2]` and `[cite:2]` become [CITE:2]; `[CITE:1, CITE:2]` and `[CITE:1,2]` become
-    [CITE:1][CITE:2]. The names of uncited blocks in square brackets are removed, too: a tool that
-    shows no citations does not show where a statement is from.
+    [CITE:1][CITE:2]; of `[CITE:1, p. 3]` only the 1 is a citation. The names of uncited blocks in
+    square brackets are removed, too: a tool that shows no citations does not show where a statement
+    is from.
 
     Args:
         answer: What the chat model wrote.
@@ -101,10 +113,9 @@ def settle_marks(answer: str, merged: MergedContext) -> str:
     """
 
     def settled(mark: re.Match[str]) -> str:
-        numbers = dict.fromkeys(int(number) for number in _NUMBER.findall(mark["numbers"]))
+        numbers = dict.fromkeys(_numbers(mark["numbers"]))
         known = [number for number in numbers if number in merged.citations]
-        space = mark[0][: len(mark[0]) - len(mark[0].lstrip(" \t"))]
-        return space + "".join(f"[CITE:{number}]" for number in known) if known else ""
+        return mark["space"] + "".join(f"[CITE:{number}]" for number in known) if known else ""
 
     answer = _MARK.sub(settled, answer)
     if merged.uncited:
@@ -118,6 +129,14 @@ def settle_marks(answer: str, merged: MergedContext) -> str:
 def neutral(text: str) -> str:
     """Return a text in which nothing can be taken for a citation mark or a block's name."""
     return escape(_LOOKS_LIKE_MARK.sub("cite ", text))
+
+
+def _numbers(text: str) -> Iterator[int]:
+    """Yield the numbers that a mark's text begins with; what follows a word is no citation."""
+    number = _FIRST_NUMBER.match(text)
+    while number:
+        yield int(number[1])
+        number = _NEXT_NUMBER.match(text, number.end())
 
 
 def cited_source(document: Document) -> str:
@@ -214,13 +233,12 @@ class _Writer:
 
     def _add_facts(self, document: Document) -> None:
         """Write what the document's rows say, unless that is written, said or has no room."""
-        for row in document.metadata.get("facts") or []:
-            said = _unsaid(row_facts(row), self._texts)
+        for row in facts_of(document):
+            block = neutral(as_lines(_unsaid(row_facts(row), self._texts)))
             key = json.dumps(row, sort_keys=True, default=str)
-            if not said or key in self._rows:
+            if not block or key in self._rows:
                 continue
             self._rows.add(key)
-            block = neutral(as_lines(said))
             needed = _tokens(block) + (0 if self._about else _tokens(ABOUT + END))
             if self._max is None or needed <= min(self._left(), self._about_room):
                 self._about.append(block)
@@ -254,17 +272,13 @@ def _key(document: Document) -> Key:
     return str(document.id).rpartition("/")[2], document.page_content
 
 
-def _row_id(row: Mapping[str, Any]) -> str:
-    return str(row.get("node_id") or row.get("id") or "")
-
-
 def _unsaid(value: Any, texts: Sequence[str]) -> Any:
     """Return a row's facts without those that a text says word for word."""
     if isinstance(value, Mapping):
         kept = {name: _unsaid(item, texts) for name, item in value.items()}
         return {name: item for name, item in kept.items() if item is not None}
     if isinstance(value, list):
-        return [_unsaid(item, texts) for item in value]
+        return [kept for item in value if (kept := _unsaid(item, texts)) is not None]
     said = isinstance(value, str) and len(value) >= LONG_FACT
     return None if said and any(_folded(value) in text for text in texts) else value
 

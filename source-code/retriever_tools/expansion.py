@@ -122,7 +122,8 @@ def expand(
             if not store.has_collection(name):
                 raise StoreError(f"there is no relations collection {name!r}.")
         rows = store.run(query.template, parameters)
-        documents = list(_documents(rows, nodes, tool_id, partition_ids))
+        scores = _scores_by_id(nodes, query)
+        documents = list(_documents(rows, scores, tool_id, partition_ids))
     except QueryRefusedError:
         raise
     except StoreError as error:
@@ -133,7 +134,7 @@ def expand(
     else:
         if documents:
             return Expansion(_ranked(documents), True, [])
-        why = "The graph query returned nothing."
+        why = "The graph query returned nothing" + (" in these partitions." if rows else ".")
     return Expansion(starting, False, [f"{why} {FALLBACK}"])
 
 
@@ -252,7 +253,7 @@ def _in_line(value: Any) -> str:
         pairs = [(name, item) for name, item in value.items() if item is not None]
         return ", ".join(f"{name}: {_in_line(item)}" for name, item in pairs)
     if isinstance(value, list):
-        return ", ".join(map(_in_line, value))
+        return ", ".join(_in_line(item) for item in value if item is not None)
     return " ".join(str(value).split())
 
 
@@ -262,38 +263,57 @@ def _relations(query: GraphQuery) -> list[str]:
 
 
 def _documents(
-    rows: Any, nodes: Sequence[Document], tool_id: str, partition_ids: Sequence[str]
+    rows: Any, scores: Mapping[str, dict[str, Any]], tool_id: str, partition_ids: Sequence[str]
 ) -> Iterator[Document]:
     """Yield the documents of the rows in order, a chunk as often as it is found."""
-    starting = {str(node.id).rpartition("/")[2]: node for node in nodes}
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
             raise TypeError(f"A row must be a map of names to values, got {type(row).__name__}.")
         row = plain(row)
         name = str(row.get("node_id") or row.get("id") or f"{tool_id}#{number}")
-        node = starting.get(name.rpartition("/")[2])
-        scores = {} if node is None else _scores(node)
-        chunks = row.get("chunks")
-        chunks = [
-            chunk
-            for chunk in (chunks if isinstance(chunks, list) else [])
-            if isinstance(chunk, dict) and isinstance(chunk.get("content"), str)
-        ]
-        facts = {key: value for key, value in row.items() if key != "chunks"}
-        if not chunks:
-            content = facts.pop("content", None)
-            text = content if isinstance(content, str) else as_lines(row_facts(facts))
-            fields = {key: value for key, value in facts.items() if value is not None}
-            chunks = [{**fields, "chunk_id": name, "content": text}]
-            facts = {}
+        chunks, facts = _chunks_and_facts(row, name)
         for place, chunk in enumerate(chunks, start=1):
-            chunk = dict(chunk)
             text = chunk.pop("content")
             identifier = str(chunk.pop("chunk_id", None) or f"{name}/chunk{place}")
-            if partition_ids and chunk.get(PARTITION_FIELD) not in (None, *partition_ids):
+            partition = chunk.get(PARTITION_FIELD, row.get(PARTITION_FIELD))
+            if partition_ids and partition not in (None, *partition_ids):
                 continue
             metadata = {**chunk, **({"facts": [facts]} if facts else {}), "tool_id": tool_id}
-            yield Document(id=identifier, page_content=text, metadata={**metadata, **scores})
+            metadata |= scores.get(name, {})
+            yield Document(id=identifier, page_content=text, metadata=metadata)
+
+
+def _chunks_and_facts(
+    row: dict[str, Any], name: str
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return a row's chunks, and what else it says; a row without chunks is itself one."""
+    listed = row.get("chunks")
+    chunks = [
+        dict(chunk)
+        for chunk in (listed if isinstance(listed, list) else [])
+        if isinstance(chunk, dict) and isinstance(chunk.get("content"), str)
+    ]
+    facts = {key: value for key, value in row.items() if key != "chunks"}
+    if chunks:
+        return chunks, facts
+    content = facts.pop("content", None)
+    text = content if isinstance(content, str) else as_lines(row_facts(facts))
+    fields = {key: value for key, value in facts.items() if value is not None}
+    return [{**fields, "chunk_id": name, "content": text}], {}
+
+
+def _scores_by_id(nodes: Sequence[Document], query: GraphQuery) -> dict[str, dict[str, Any]]:
+    """Return the scores of the starting nodes by the ids that a row may name them by."""
+    scores = {str(node.id): _scores(node) for node in nodes}
+    if isinstance(query, AqlConfig):  # where a row may name `Entities/e1` by its key alone
+        scores |= {name.rpartition("/")[2]: found for name, found in scores.items()}
+    return scores
+
+
+def facts_of(document: Document) -> list[Mapping[str, Any]]:
+    """Return the rows that led to a document. (A node's own field may be called facts as well.)"""
+    rows = document.metadata.get("facts")
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
 def row_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -311,8 +331,9 @@ def _ranked(documents: Sequence[Document]) -> list[Document]:
     for document in documents:
         known = first.setdefault(str(document.id), document)
         if known is not document:
-            facts = known.metadata.setdefault("facts", [])
-            facts += [row for row in document.metadata.get("facts", []) if row not in facts]
+            facts = facts_of(known)
+            if more := [row for row in facts_of(document) if row not in facts]:
+                known.metadata["facts"] = facts + more
     for rank, document in enumerate(first.values(), start=1):
         _rank(document, rank)
     return list(first.values())
@@ -320,14 +341,13 @@ def _ranked(documents: Sequence[Document]) -> list[Document]:
 
 def _rank(document: Document, rank: int) -> Document:
     # Before the scores, the last of which is the one that the next stage reads.
-    document.metadata = {"tool_rank": rank, **document.metadata}
+    document.metadata = {"tool_rank": rank, **document.metadata, **{"tool_rank": rank}}
     return document
 
 
 def _scores(node: Document) -> dict[str, Any]:
-    kept = {
+    return {
         name: plain(value)
         for name, value in node.metadata.items()
         if name == "retrieved_by" or name.endswith("_score")
     }
-    return kept
