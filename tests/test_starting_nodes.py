@@ -228,6 +228,11 @@ def test_a_collection_without_partitions_is_not_asked() -> None:
     assert not store.called("search_lexical")
 
 
+def test_partitions_asked_for_are_the_requests_where_there_are_none_to_choose_from() -> None:
+    found = choose(MemoryStore(NODES), [LEXICAL], among=["a"])
+    assert found == PartitionRouting("manual", ("a",))
+
+
 def test_where_nothing_matches_everything_is_searched() -> None:
     found = choose(MemoryStore(SEVERAL), [LEXICAL], "nothing")
     assert found == PartitionRouting("auto_no_match")

@@ -110,6 +110,7 @@ def test_a_broken_file_hides_no_other_and_says_what_is_wrong_when_asked_for(fold
         tools["wrong"]
     with pytest.raises(ToolError):
         tools.get("wrong")
+    assert "wrong" not in tools
     (broken,) = tools.load().broken
     assert (broken.name, broken.tool_id) == ("wrong.json", "wrong")
     put(folder, "wrong.json", document("wrong"))

@@ -111,6 +111,9 @@ PATHS: list[tuple[dict[str, Any], str]] = [
     ({"bind_params": []}, "$.bind_params"),
     ({"bind_params": {"nodes": []}}, "$.bind_params.nodes"),
     ({"bind_params": {"top_k": 3}}, "$.bind_params.top_k"),
+    ({"bind_params": {"a": "\ud800"}}, "$.bind_params.a"),
+    ({"bind_params": {"a": [1.0, float("nan")]}}, "$.bind_params.a[1]"),
+    ({"bind_params": {"a.b\0": 1}}, '$.bind_params["a.b\\u0000"]'),
     ({"partition_ids": "a"}, "$.partition_ids"),
     ({"partition_ids": []}, "$.partition_ids"),
     ({"partition_ids": [""]}, "$.partition_ids[0]"),
@@ -593,6 +596,33 @@ def test_instructions_of_a_tool_that_failed_are_not_told() -> None:
     tools = [make_tool("one"), make_tool("two", collection="Gone", response_instructions="Sing.")]
     ask(tools, chat=chat)
     assert "Sing." not in chat.asked[0][0].text
+
+
+def test_instructions_that_have_no_room_are_noted_and_shorter_ones_are_told() -> None:
+    chat = Chat()
+    told = {"one": "Sing. " * 600, "two": "Hum. " * 700, "three": "Name the year."}
+    response = ask(
+        [make_tool(name, response_instructions=text) for name, text in told.items()], chat=chat
+    )
+    assert response.notes == ["The response_instructions of two had no room."]
+    assert "For what one found: Sing." in chat.asked[0][0].text
+    assert "For what three found: Name the year." in chat.asked[0][0].text
+
+
+def test_a_question_longer_than_the_window_is_noted() -> None:
+    assert "may not read all of it" in ask(query="grey " * 12_000).notes[0]
+
+
+def test_what_does_not_fit_a_retriever_is_told_without_what_was_given() -> None:
+    request = parse_request(
+        {"query": "grey", "custom_tools": ["t"], "bind_params": {"x": "s3cret"}}
+    )
+    tool = make_tool(template=f"{TEMPLATE} LIMIT $x", bind_params={"x": 1})
+    (failed,) = run_tools(request, [tool], MemoryStore(NODES), None)
+    assert isinstance(failed, ToolFailure)
+    assert "x must be a number" in failed.message
+    assert "s3cret" not in failed.message
+    assert "pydantic" not in failed.message
 
 
 def test_instructions_cannot_forge_a_passage_or_a_mark() -> None:

@@ -336,6 +336,15 @@ def test_partitions_reach_the_search_and_the_graph_query() -> None:
     assert texts(result.documents) == ["Kites soar.", "Herons wait."]  # not a1, of p
 
 
+def test_partitions_asked_for_that_the_tool_overrules_are_noted() -> None:
+    tool = make_tool(partition_ids=["q"])
+    result = retriever_of(tool=tool, partition_ids=["p"]).run("grey")
+    assert result.routing.partition_ids == ("q",)
+    assert result.notes == ["The tool's own partitions were searched, and not those asked for."]
+    assert retriever_of(tool=tool, partition_ids=["q"]).run("grey").notes == []
+    assert retriever_of(tool=tool).run("grey").notes == []
+
+
 def test_partitions_are_chosen_where_nobody_says() -> None:
     tool = make_tool(modes=["semantic"], max_partition_limit=1)
     retriever = retriever_of(
@@ -394,6 +403,28 @@ def test_a_built_in_tool_searches_all_that_it_stands_for_and_takes_turns() -> No
         "everything.entities",
     ]
     assert "everything.entities: The graph query did not run" in result.notes[0]
+
+
+def test_a_built_in_tool_whose_second_search_hangs_returns_what_the_first_found(
+    gate: threading.Event,
+) -> None:
+    fields = {"embedding": [1.0, 0.0], "content": "grey one", "entity_name": "grey"}
+    names = ("Chunks", "Entities", "Communities")
+    store, usual = (MemoryStore({name: {name: fields} for name in names}) for _ in range(2))
+
+    def slow(collection: str, *rest: Any) -> Any:
+        if collection == "Entities":
+            gate.wait(20)
+        return usual.search_lexical(collection, *rest)
+
+    store.faults["search_lexical"] = slow
+    tool = make_tool(tool_type="unified")
+    retriever = retriever_of(store, tool, embeddings=CountingEmbeddings(), time_limit=0.2)
+    result = retriever.run("grey")
+    assert [document.id for document in result.documents] == ["Chunks"]
+    assert result.notes == [
+        "A search did not end within the tool's 0.2 seconds. What was found before is returned."
+    ]
 
 
 # A real database

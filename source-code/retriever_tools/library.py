@@ -104,6 +104,10 @@ class Library(Mapping[str, RetrieverTool]):
                 raise broken.error
         return contents.tools[tool_id]
 
+    # The inherited one would raise for a broken tool, which iterating does not give.
+    def __contains__(self, tool_id: object) -> bool:
+        return tool_id in self.load().tools
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.load().tools)
 

@@ -21,6 +21,7 @@ from .store import GraphStore, MissingIndexesError, QueryRefusedError, StoreErro
 from .templates import TemplateError
 from .threads import OutOfTimeError
 from .tool import RetrieverTool, ToolError
+from .tool_faults import json_path
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ def check_request(request: Request, tools: Any, store: GraphStore) -> None:
     queries = [own_query(tool.config, store.language) for tool in known]
     declared = {name for query in queries if query for name in query.bind_params}
     faults = [
-        (f"$.bind_params.{name}", what)
+        (json_path(("bind_params", name)), what)
         for name, what in bind_faults(queries, request.bind_params)
         # What no tool has may be of one that cannot be looked up, which is told of that one.
         if name in declared or len(known) == len(found)
@@ -135,6 +136,8 @@ def failure(tool_id: str, error: Exception, started: float | None = None) -> Too
     message = str(error)
     if isinstance(error, OutOfTimeError):
         message = "The tool could not be looked up in time."
+    elif isinstance(error, ValidationError):  # whose own message shows what was given
+        message = "; ".join(str(detail["msg"]) for detail in error.errors())
     elif isinstance(error, LibraryError):
         logger.error("The tool %s cannot be looked up: %s", tool_id, error)
         message = "The tools cannot be read. The log tells more."  # not where they are

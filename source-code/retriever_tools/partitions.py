@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -10,8 +9,6 @@ from .result import PartitionRouting
 from .starting_nodes import QueryVector, find_starting_nodes
 from .store import PARTITION_FIELD, GraphStore
 from .tool import SearchMode, ToolConfig
-
-logger = logging.getLogger(__name__)
 
 VOTERS = 30
 """How many of the best nodes of the whole collection say in which partitions to search."""
@@ -73,15 +70,16 @@ def choose_partitions(
         among: Choose from these only, as a request that names partitions asks for.
 
     Returns:
-        The choice, best first: mode `auto`; `not_requested` for a collection without partitions;
-        `auto_no_match` if no node is found, and then all are searched, or all of `among`.
+        The choice, best first: mode `auto`; for a collection without partitions there is none to
+        make, so `manual` with all of `among`, or `not_requested`; `auto_no_match` if no node is
+        found, and then all are searched, or all of `among`.
 
     Raises:
         StoreError: If the database fails.
         EmbeddingError: If the vote is semantic and there is no vector.
     """
     if not store.partitions(collection):
-        return PartitionRouting("not_requested", tuple(among or ()))
+        return PartitionRouting("manual", tuple(among)) if among else PartitionRouting()
     voting = [mode for mode in modes if mode.type == "semantic"] or modes[:1]
     nodes = find_starting_nodes(store, collection, voting, query, vector, VOTERS, among)
     votes: dict[str, float] = defaultdict(float)

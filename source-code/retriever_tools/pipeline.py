@@ -52,6 +52,7 @@ class ToolRun:
         k = check_count("k", k, retriever.k)
         self.ended = not check_query(query).strip()
         self._result = ToolResult(retriever.tool.tool_id, [])
+        self._ended_stage = ""
         self._seconds = retriever.time_limit
         self._started = time.monotonic()
         vector = vector or QueryVector(retriever.embeddings, query)
@@ -70,7 +71,7 @@ class ToolRun:
         if stage is None:
             self.ended = True
         else:
-            self._result = stage.result
+            self._result, self._ended_stage = stage.result, stage.name
 
     def out_of_time(self) -> Stage:
         """Give up what is left for the starting nodes, or all if there are none yet."""
@@ -81,8 +82,12 @@ class ToolRun:
                 "(time_limit), or let it search less."
             ) from None
         self.ended = True
-        why = f"The graph query did not end within the tool's {self._seconds:g} seconds."
-        return _expansion_stage(replace(result, notes=[*result.notes, f"{why} {FALLBACK}"]))
+        within = f"did not end within the tool's {self._seconds:g} seconds."
+        if self._ended_stage == "starting_nodes":
+            why = f"The graph query {within} {FALLBACK}"
+        else:  # a built-in tool with several searches
+            why = f"A search {within} What was found before is returned."
+        return _expansion_stage(replace(result, notes=[*result.notes, why]))
 
     def finish(self, results: list[ToolResult] | None) -> list[Document]:
         """Return the documents, and add the whole result to `results`."""
@@ -119,16 +124,15 @@ def _stages_of(
     partitions = list(routing.partition_ids)
     yield Stage("partitions", {"mode": routing.mode, "partition_ids": partitions}, result)
 
-    searched: list[str] | None = partitions
-    if partitions and not store.partitions(collection):
-        # What is in no partition is no answer, but it may lead to what is in one.
-        searched = None if graph is not None and takes_partitions(graph) else []
     nodes: list[Document] = []
-    if searched == [] and partitions:
-        notes = [f"{collection} has no partitions, so nothing in it is in those asked for."]
-        result = replace(result, notes=[*result.notes, *notes])
+    if not partitions or store.partitions(collection):
+        nodes = find_starting_nodes(store, collection, modes, query, vector, k, partitions)
+    elif graph is not None and takes_partitions(graph):
+        # What is in no partition is no answer, but it may lead to what is in one.
+        nodes = find_starting_nodes(store, collection, modes, query, vector, k)
     else:
-        nodes = find_starting_nodes(store, collection, modes, query, vector, k, searched)
+        note = f"{collection} has no partitions, so nothing in it is in those asked for."
+        result = replace(result, notes=[*result.notes, note])
     ids = [str(node.id) for node in nodes]
     plain = as_documents(nodes, tool.tool_id, partitions)
     result = replace(result, documents=plain, starting_nodes=ids)
@@ -161,11 +165,11 @@ def _together(tool_id: str, results: Sequence[ToolResult]) -> ToolResult:
     documents = [document for turn in turns for document in turn if document is not None]
     return ToolResult(
         tool_id,
-        [first for first in by_key([documents])[0].values()],
+        list(by_key([documents])[0].values()),
         starting_nodes=[name for result in results for name in result.starting_nodes],
         expanded=any(result.expanded for result in results),
         notes=[f"{result.tool_id}: {note}" for result in results for note in result.notes],
-        routing=results[0].routing,
+        routing=next((r.routing for r in results if r.routing.partition_ids), results[0].routing),
     )
 
 
@@ -189,7 +193,10 @@ def _route(
     config, asked = tool.config, retriever.partition_ids
     fixed = fixed_routing(config, asked, retriever.auto_select_partitions)
     if fixed is not None:
-        return fixed, []
+        own = set(config.partition_ids or ())
+        overruled = fixed.mode == "tool_config" and asked and set(asked) != own
+        note = "The tool's own partitions were searched, and not those asked for."
+        return fixed, [note] if overruled else []
     store, collection, limit = retriever.store, config.collection or "", config.max_partition_limit
     try:
         return choose_partitions(store, collection, modes, query, vector, limit, asked), []

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -314,30 +315,38 @@ def _prompt(
         for name in names
         if not request.show_citations or (name in used and not used[name].config.show_citations)
     ]
-    told = _instructions([tool for tool in used.values()])
+    told, notes = _instructions(list(used.values()))
     longer = max(0, estimate_tokens(request.query) - QUESTION_TOKENS)
-    room = max(QUESTION_TOKENS, max_tokens - longer - estimate_tokens(told))
+    room = max_tokens - longer - estimate_tokens(told)
+    if room < QUESTION_TOKENS:
+        room = QUESTION_TOKENS
+        notes.append("The question is so long that the chat model may not read all of it.")
     merged = merge_context(found, silent, room)
+    merged = replace(merged, notes=[*merged.notes, *notes])
     if not merged.text:
         return merged, []
     return merged, [SystemMessage(INSTRUCTIONS + told + merged.text), HumanMessage(request.query)]
 
 
-def _instructions(tools: Sequence[RetrieverTool]) -> str:
-    """Return what the tools ask of the answer, to stand before the first passage."""
+def _instructions(tools: Sequence[RetrieverTool]) -> tuple[str, list[str]]:
+    """Return what the tools ask of the answer, to stand before the first passage, and notes."""
     by_text: dict[str, list[str]] = {}
     for tool in tools:
         if text := tool.config.response_instructions.strip():
             by_text.setdefault(text, []).append(tool.tool_id)
-    lines, room = [], MAX_INSTRUCTIONS
+    lines, notes, room = [], [], MAX_INSTRUCTIONS
     for text, names in by_text.items():
         line = neutral(f"For what {' and '.join(names)} found: {text}")
-        room -= estimate_tokens(line)
-        if room > 0:
+        needed = estimate_tokens(line)
+        if needed < room:
             lines.append(line)
+            room -= needed
+        else:
+            notes.append(f"The response_instructions of {' and '.join(names)} had no room.")
     if not lines:
-        return ""
-    return "\n".join(["(How to write the answer; this is no passage.", *lines, ")"]) + "\n\n"
+        return "", notes
+    told = "\n".join(["(How to write the answer; this is no passage.", *lines, ")"]) + "\n\n"
+    return told, notes
 
 
 def _response(

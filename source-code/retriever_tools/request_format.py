@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from .templates import RESERVED
+from .tool_faults import json_path, value_faults
 
 MAX_QUERY_BYTES = 65_536
 """The longest query, in bytes of UTF-8."""
@@ -129,7 +130,8 @@ def _own_faults(request: Request) -> Iterable[tuple[str, str]]:
         yield "$.auto_select_partitions", "cannot be true beside partition_ids; leave one out"
     for name in request.bind_params:
         if name in RESERVED:
-            yield f"$.bind_params.{name}", "is set by the run itself; leave it out"
+            yield json_path(("bind_params", name)), "is set by the run itself; leave it out"
+    yield from value_faults({"bind_params": request.bind_params})
 
 
 def _named(field: str, texts: Sequence[str], cure: str) -> dict[str, tuple[str, str]]:
@@ -137,9 +139,7 @@ def _named(field: str, texts: Sequence[str], cure: str) -> dict[str, tuple[str, 
 
 
 def _fault(detail: Any) -> tuple[str, str]:
-    path = "$"
-    for part in detail["loc"]:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    path = json_path(detail["loc"])
     if detail["type"] == "extra_forbidden":
         near = get_close_matches(str(detail["loc"][-1]), Request.model_fields)
         hint = f"; did you mean {near[0]}?" if near else ""

@@ -14,8 +14,9 @@ class PartitionRouting:
     """Which partitions a tool searched, and who chose them.
 
     Args:
-        mode: `manual` (the request), `tool_config` (the tool), `auto`, `auto_no_match`,
-            `auto_failed`, `tool_config_disabled` or `not_requested`.
+        mode: Who chose: `manual` (the request), `tool_config` (the tool), `auto` (by a search);
+            or why nobody did: `auto_no_match` (that search found nothing), `auto_failed`,
+            `tool_config_disabled` (the tool forbids the choice), `not_requested`.
         partition_ids: The partitions; none means that nothing was filtered.
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from threading import Lock
@@ -16,8 +15,6 @@ from retrievers.ensemble import reciprocal_rank_fusion
 
 from .store import GraphStore, MissingIndexesError, StoreError
 from .tool import SearchMode, ToolConfig
-
-logger = logging.getLogger(__name__)
 
 CANDIDATES = 4
 """How many times `top_k` nodes each search of a hybrid returns before the lists are fused: a node
