@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from retriever_tools.templates import (
+    CYPHER_KEYWORDS,
     MAX_TEMPLATE,
     TemplateError,
     check_aql,
@@ -243,6 +244,9 @@ REFUSED: list[tuple[str, str]] = [
     ("RETURN currval('s'), $nodes", "currval"),
     ("RETURN setseed(0.5), $nodes", "setseed"),
     ("RETURN create_embedding('x', 'y', 'z'), $nodes", "create_embedding"),
+    ("UNWIND range(1, $most) AS x RETURN x, $nodes", "range"),
+    ("RETURN `repeat`('x', $most), $nodes", "`repeat`"),
+    ("RETURN lpad('x', $most, 'y'), RPAD('x', $most, 'y'), $nodes", "lpad"),
     (N + "RETURN n; MATCH (m) DELETE m", ";"),
     (N + "RETURN n; " + N + "RETURN n", ";"),
     (N + "RETURN n;;", ";"),
@@ -508,10 +512,61 @@ def test_functions_that_read_only_are_let_through_and_the_others_refused(
             check_cypher(f"RETURN {name}($nodes)")
         except TemplateError:
             refused.add(name)
-    assert refused == {"NEXTVAL", "CURRVAL", "SETSEED"}
+    acting, growing = {"NEXTVAL", "CURRVAL", "SETSEED"}, {"RANGE", "REPEAT", "LPAD", "RPAD"}
+    assert refused == acting | growing
     # No other function that is a value has a name of one that acts.
     acts = re.compile("READ|WRITE|FILE|LOAD|EXPORT|IMPORT|HTTP|EMBED|CACHE|SETTING|NEXT|SEED|EXEC")
     assert {name for name in names - refused if acts.search(name)} == set()
+
+
+def test_no_function_let_through_makes_a_large_value_out_of_a_number(
+    graph: tuple[Path, Any],
+) -> None:
+    _, connection = graph
+    question = "CALL show_functions() WHERE type = 'SCALAR FUNCTION' RETURN name, signature"
+    values = {"STRING": "'a'", "INT64": "100000", "LIST": "[1, 2]", "DOUBLE": "1.5"}
+    tried, large = 0, set()
+    for name, signature in rows(connection, question):
+        kinds = re.findall(r"\w+", signature.split("->")[0])
+        if not name.isidentifier() or "INT64" not in kinds or set(kinds) - values.keys():
+            continue
+        arguments = ", ".join(values[kind] for kind in kinds).replace("100000, 1", "1, 1")
+        try:
+            found = rows(connection, f"RETURN {name}({arguments})")
+        except RuntimeError:
+            continue  # a number that the function does not take
+        tried += 1
+        if len(str(found)) > 10_000:
+            large.add(name)
+    assert tried > 30
+    assert large == {"RANGE", "REPEAT", "LPAD", "RPAD"}
+    for name in large:
+        with pytest.raises(TemplateError, match="of any size out of a number; give a parameter"):
+            check_cypher(f"RETURN {name}($nodes, 3)")
+
+
+def test_aql_may_make_ranges_as_its_server_limits_their_memory() -> None:
+    template = (
+        "FOR n IN @nodes FOR v IN 1..@depth OUTBOUND n edges RETURN REPEAT(v.name, RANGE(1, 2))"
+    )
+    assert check_aql(template) == {"nodes", "depth"}
+
+
+def test_the_keywords_are_those_that_the_installed_database_cannot_read_as_parameters() -> None:
+    (library,) = Path(ladybug.__file__).parent.glob("_lbug*.so")
+    # The grammar's own words are among the words in capitals that the library holds.
+    found = re.findall(rb"(?<![A-Za-z0-9_])[A-Z][A-Z_]{1,39}(?![A-Za-z0-9_])", library.read_bytes())
+    candidates = {word.decode() for word in found} | CYPHER_KEYWORDS
+    unreadable = set()
+    with ladybug.Database(buffer_pool_size=2**26, max_db_size=2**34) as database:
+        for word in candidates:
+            name = word.lower()
+            with ladybug.Connection(database) as connection:
+                try:
+                    connection.execute(f"RETURN ${name} AS found", {name: 1})
+                except RuntimeError:
+                    unreadable.add(word)
+    assert unreadable == CYPHER_KEYWORDS
 
 
 WORDS = words(

@@ -455,6 +455,16 @@ def test_what_is_missing_is_told_where_it_belongs(field: str, path: str, said: s
     assert said in faults[path]
 
 
+@pytest.mark.parametrize("name", ["end", "Order", "NONE"])
+def test_a_parameter_of_cypher_is_not_named_as_a_keyword(name: str) -> None:
+    document = changed("config.cypher_config.bind_params." + name, 1)
+    document["config"]["cypher_config"]["template"] += f" LIMIT ${name}"
+    path = f"$.config.cypher_config.bind_params.{name}"
+    assert faults_of(document) == {
+        path: f"is a word of Cypher, so ladybug cannot read ${name}; write {name}_"
+    }
+
+
 def test_all_faults_of_a_document_are_told_at_once_in_its_order() -> None:
     document = changed("config.top_k", "5")
     document["config"]["search_modes"][0]["weight"] = -1

@@ -11,7 +11,14 @@ from collections.abc import Mapping, Sequence, Set
 
 from .template_tokens import MAX_TEMPLATE, Language, TemplateError, Token, shorten, tokenize
 
-__all__ = ["MAX_TEMPLATE", "RESERVED", "TemplateError", "check_aql", "check_cypher"]
+__all__ = [
+    "CYPHER_KEYWORDS",
+    "MAX_TEMPLATE",
+    "RESERVED",
+    "TemplateError",
+    "check_aql",
+    "check_cypher",
+]
 
 RESERVED = frozenset({"nodes", "top_k", "relations_collection", "partition_ids"})
 """The parameters that a run sets itself, so that neither a tool nor a request can."""
@@ -28,7 +35,8 @@ def check_cypher(template: str) -> set[str]:
         The names of the parameters, without `$`.
 
     Raises:
-        TemplateError: If it could do anything else, or could be read in two ways.
+        TemplateError: If it could do anything else, could be read in two ways, or calls a function
+            that makes a value of any size out of a number, which a request's parameter may be.
         TypeError: If it is not a string.
     """
     tokens = tokenize(template, "cypher")
@@ -43,6 +51,9 @@ def check_cypher(template: str) -> set[str]:
 
 def check_aql(template: str) -> set[str]:
     """Check that an AQL template only reads, and return the parameters that it uses.
+
+    Functions and ranges that make a value of any size out of a number (`1..@n`) are let through,
+    unlike in Cypher: ArangoDB holds each query to the store's `memory_limit`.
 
     Collections of ArangoDB's own, whose names begin with `_`, are refused where a template names
     them outside strings; what `DOCUMENT` may fetch is for the rights of the database's user.
@@ -94,13 +105,28 @@ _CYPHER_REFUSED = _because(
     plans="EXPLAIN PROFILE",
     calls="CALL PROJECT YIELD",
 )
+_ACTS = "does more than read; leave it out"
+# ladybug has no limit on the memory of a query outside its buffers, where these values are.
+_ANY_SIZE = "makes a value of any size out of a number; give a parameter the {} in its place"
 # Sequences are written when they are read, a seed changes later answers, embeddings call a server.
-_CYPHER_FUNCTIONS = _words("NEXTVAL CURRVAL SETSEED CREATE_EMBEDDING")
+_CYPHER_FUNCTIONS = {
+    **dict.fromkeys(_words("NEXTVAL CURRVAL SETSEED CREATE_EMBEDDING"), _ACTS),
+    **dict.fromkeys(_words("LPAD REPEAT RPAD"), _ANY_SIZE.format("text")),
+    "RANGE": _ANY_SIZE.format("list of numbers, and UNWIND it"),
+}
+CYPHER_KEYWORDS = _words(
+    "ACYCLIC ALL AND ANY ASC ASCENDING CASE CAST COLUMN COMMIT_SKIP_CHECKPOINT CREATE CSR DBTYPE "
+    "DEFAULT DESC DESCENDING DISTINCT ELSE END ENDS EXISTS FALSE FOR GLOB GROUP HEADERS HINT IN "
+    "INDEX INSTALL JOIN MACRO MULTI_JOIN NONE NOT NULL ON ONLY OPTIONAL OPTIONS OR ORDER PRIMARY "
+    "PROFILE ROLLBACK_SKIP_CHECKPOINT SHORTEST SINGLE SORTED STARTS TABLE THEN TRAIL TRUE UNION "
+    "UNWIND WHEN WHERE WITH WSHORTEST XOR"
+)
+"""The words that ladybug does not read as the name of a parameter, in any case: `$end`."""
 
 _AQL_FIRST = _words("FOR LET FILTER SORT LIMIT COLLECT WITH RETURN")
 _AQL_REFUSED = _because(writes="INSERT UPDATE REPLACE REMOVE UPSERT")
 # Two call any function by its name, one holds a thread, one fails, one moves the query elsewhere.
-_AQL_FUNCTIONS = _words("APPLY CALL SLEEP FAIL V8")
+_AQL_FUNCTIONS = dict.fromkeys(_words("APPLY CALL SLEEP FAIL V8"), _ACTS)
 
 # The words that may stand behind a value in Cypher; an unknown clause would stand there too.
 _CYPHER_GOES_ON = _words(
@@ -115,7 +141,10 @@ _CYPHER_VALUES = _words("word name string number parameter ) ] }")
 
 
 def _check_words(
-    tokens: Sequence[Token], language: Language, refused: Mapping[str, str], functions: Set[str]
+    tokens: Sequence[Token],
+    language: Language,
+    refused: Mapping[str, str],
+    functions: Mapping[str, str],
 ) -> None:
     """Refuse a second statement, and every word that does more than read."""
     # Behind these signs stands a property (or, in Cypher, a label): never a keyword.
@@ -129,7 +158,7 @@ def _check_words(
         if token.kind not in ("word", "name"):
             continue
         if behind is not None and behind.kind == "(" and token.upper in functions:
-            what = f"the function {token.text} does more than read; leave it out"
+            what = f"the function {token.text} {functions[token.upper]}"
             raise TemplateError(what, token.line, token.text)
         if before is not None and before.kind in named:
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .templates import RESERVED, TemplateError, check_aql, check_cypher
+from .templates import CYPHER_KEYWORDS, RESERVED, TemplateError, check_aql, check_cypher
 from .tool_faults import NAME, Fault, Place, json_path, shown
 
 _BUILT_IN = ("local", "global", "unified")
@@ -99,7 +99,11 @@ def _query_faults(name: str, query: Any, check: Callable[[str], set[str]]) -> li
         defaults = {}
     defaults = {key: default for key, default in defaults.items() if isinstance(key, str)}
     for key, default in defaults.items():
-        faults += bind_faults(("config", name, "bind_params", key), default)
+        place = ("config", name, "bind_params", key)
+        faults += bind_faults(place, default)
+        if name == "cypher_config" and key.upper() in CYPHER_KEYWORDS:
+            what = f"is a word of Cypher, so ladybug cannot read ${key}; write {key}_"
+            faults.append((json_path(place), what))
     template = query.get("template")
     if not isinstance(template, str) or not template:
         return faults
