@@ -134,10 +134,10 @@ def test_two_files_with_one_tool_id_are_an_error_that_names_both(folder: Path) -
         (b'{"_key": ', "line 1, column 10"),
         (b'{"tool_id": "caf\xe9"}', "byte 16 is not UTF-8"),
         ("{}".encode("utf-16"), "not UTF-8"),
-        (b'{"tool_id": "a", "tool_id": "b"}', "'tool_id' stands twice"),
-        (b'{"config": {"top_k": NaN}}', "NaN is no number of JSON"),
-        (b'{"config": {"top_k": 1e999}}', "1e999 is too large"),
-        (b'{"config": {"top_k": ' + b"9" * 5000 + b"}}", "not JSON"),
+        (b'{"tool_id": "a", "tool_id": "b"}', "$.tool_id: is there twice"),
+        (b'{"config": {"top_k": NaN}}', "$.config.top_k: is nan"),
+        (b'{"config": {"top_k": 1e999}}', "$.config.top_k: is inf"),
+        (b'{"config": {"top_k": ' + b"9" * 5000 + b"}}", "too many digits"),
         (b"[" * 100_000, "nested too deeply"),
         (b" " * (MAX_BYTES + 1), "1,000,001 bytes"),
         (b"[]", ""),
@@ -163,7 +163,8 @@ def test_no_bytes_break_the_reader(content: bytes) -> None:
         value = parse_json(content, "x.json")
     except ToolError:
         return
-    assert value == json.loads(content.decode("utf-8-sig"))
+    # As text, as NaN, which parse_tool refuses, is not equal to itself.
+    assert json.dumps(value) == json.dumps(json.loads(content.decode("utf-8-sig")))
 
 
 def test_a_byte_order_mark_is_allowed(folder: Path) -> None:

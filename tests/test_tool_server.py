@@ -30,7 +30,8 @@ from retriever_tools.request import AllToolsFailedError, Request, aanswer
 from retriever_tools.result import Response, ToolFailure
 from retriever_tools.server import check_token, create_app
 from retriever_tools.tool import parse_tool
-from retriever_tools.wire import MAX_DEPTH, Problem, strict_json
+from retriever_tools.tool_faults import MAX_DEPTH
+from retriever_tools.wire import Problem, parse_body
 
 TOKEN = "a-token-for-tests-only"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
@@ -392,24 +393,27 @@ async def test_a_compressed_body_is_refused_so_it_cannot_grow() -> None:
     [
         (b"", "Expecting value"),
         (b"{", "Expecting property name"),
-        (b'{"query": "a"} x', "Extra data"),
+        (b'{"query": "a"} x', "Extra data, at line 1, column 16"),
         (b"\xff\xfe{\x00", "not UTF-8 at byte 0"),
         (b'{"query": "\xc3\x28"}', "not UTF-8 at byte 11"),
         (b'{"query": "\xed\xa0\x80"}', "not UTF-8"),  # half a pair, written in bytes
         (b'\xef\xbb\xbf{"query": "a"}', "BOM"),
-        (b'{"query": "\\ud800"}', r"$.query holds half of a surrogate pair"),
-        (b'{"query": "a", "bind_params": {"\\udc00": 1}}', "a name in $.bind_params holds half"),
-        (b'{"query": "a", "custom_tools": ["\\ud800"]}', "$.custom_tools[0] holds half"),
-        (b'{"query": "a", "query": "b"}', "the name 'query' twice"),
-        (b'{"query": "a", "bind_params": {"n": 1, "n": 2}}', "the name 'n' twice"),
-        (b'{"query": NaN}', "NaN is no JSON number"),
-        (b'{"query": -Infinity}', "-Infinity is no JSON number"),
-        (b'{"query": 1e999}', "a number is too large"),
+        (b'{"query": "\\ud800"}', "$.query holds U+D800 (half a character)"),
+        (
+            b'{"query": "a", "bind_params": {"\\udc00": 1}}',
+            "has U+DC00 (half a character)",
+        ),
+        (b'{"query": "a", "custom_tools": ["\\ud800"]}', "$.custom_tools[0] holds U+D800"),
+        (b'{"query": "a", "query": "b"}', "$.query is there twice"),
+        (b'{"query": "a", "bind_params": {"n": 1, "n": 2}}', "$.bind_params.n is there twice"),
+        (b'{"query": NaN}', "$.query is nan"),
+        (b'{"query": -Infinity}', "$.query is -inf"),
+        (b'{"query": 1e999}', "$.query is inf"),
         (b'{"query": ' + b"9" * 5000 + b"}", "digits"),
         (b'{"query": "a\nb"}', "Invalid control character"),
         (b'{"query": 01}', "Expecting"),
-        (b"[" * 100_000, "nested more than 16 deep"),
-        (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "nested more than 16 deep"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "nested too deeply"),
     ],
 )
 async def test_what_is_no_exact_json_is_a_400_that_says_where(body: bytes, why: str) -> None:
@@ -423,12 +427,12 @@ def nested(depth: int) -> bytes:
 
 
 def test_depth_is_counted_outside_strings_and_up_to_the_bound() -> None:
-    assert strict_json(nested(MAX_DEPTH)) is not None
+    assert parse_body(nested(MAX_DEPTH)) is not None
     with pytest.raises(Problem):
-        strict_json(nested(MAX_DEPTH + 1))
+        parse_body(nested(MAX_DEPTH + 1))
     brackets = '[{"' * 100 + '\\"' + "[" * 100
-    assert strict_json(json.dumps({"query": brackets}).encode()) == {"query": brackets}
-    assert strict_json(json.dumps([[]] * 100).encode()) == [[]] * 100
+    assert parse_body(json.dumps({"query": brackets}).encode()) == {"query": brackets}
+    assert parse_body(json.dumps([[]] * 100).encode()) == [[]] * 100
 
 
 values = st.recursive(
@@ -450,14 +454,14 @@ values = st.recursive(
 @given(value=values, ascii_only=st.booleans())
 def test_all_other_json_is_read_as_python_reads_it(value: Any, ascii_only: bool) -> None:
     body = json.dumps(value, ensure_ascii=ascii_only).encode()
-    assert strict_json(body) == json.loads(body)
+    assert parse_body(body) == json.loads(body)
 
 
 @settings(max_examples=200, deadline=None)
 @given(body=st.binary(max_size=60) | st.text(max_size=60).map(lambda t: t.encode("utf-16")))
 def test_bytes_that_are_no_json_are_a_problem_and_nothing_else(body: bytes) -> None:
     try:
-        strict_json(body)
+        parse_body(body)
     except Problem:
         return
     json.loads(body.decode())
@@ -486,6 +490,17 @@ async def test_a_fault_of_the_request_is_a_422_with_its_json_path(body: Any, pat
     faults = response.json()["error"]["faults"]
     assert path in [fault["path"] for fault in faults]
     assert all(fault["message"] for fault in faults)
+
+
+async def test_a_query_is_read_up_to_its_bound_in_bytes_and_no_further() -> None:
+    longest = "é" * 32_768  # 65,536 bytes of UTF-8
+    response = await post({**QUESTION, "query": longest})
+    assert (response.status_code, response.json()["result"]) == (200, longest)
+    response = await post({**QUESTION, "query": longest + "a"})
+    assert (response.status_code, code_of(response)) == (422, "invalid_request")
+    (fault,) = response.json()["error"]["faults"]
+    assert fault["path"] == "$.query"
+    assert "65,536" in fault["message"]
 
 
 async def test_a_body_over_the_limit_is_a_413_with_and_without_a_length() -> None:

@@ -282,7 +282,7 @@ def test_a_tool_is_checked_and_added_from_stdin(
     monkeypatch.setattr(sys, "stdin", Stdin("{"))
     code, out, _ = rag("validate", "-")
     assert code == 1
-    assert out.startswith("-: $: not JSON")
+    assert out.startswith("-: $: is not JSON")
 
 
 def test_nothing_is_overwritten_unless_told(rag: Rag, folder: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from .store import GraphStore
+from .strict_json import NotJsonError, parse_strictly
 from .tool import RetrieverTool, ToolError, parse_tool
 
 MAX_BYTES = 1_000_000
@@ -281,30 +281,24 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(data: bytes, source: str) -> Any:
-    """Read JSON of a tool from bytes, more strictly than Python: no name twice, no NaN.
+    """Read JSON of a tool from bytes; what it may not hold beside, `parse_tool` tells.
 
     Raises:
-        ToolError: If it is not that.
+        ToolError: If it is too large, not UTF-8, not JSON, or has a name twice in an object.
     """
     if len(data) > MAX_BYTES:
         raise _fault(source, f"it has {len(data):,} bytes; a tool has at most {MAX_BYTES:,}.")
     try:
-        text = data.decode("utf-8-sig")
-        return json.loads(
-            text, object_pairs_hook=_distinct, parse_constant=_no_constant, parse_float=_finite
-        )
+        value, faults = parse_strictly(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise _fault(
             source, f"byte {error.start} is not UTF-8. Save the file as UTF-8 in an editor."
         ) from None
-    except json.JSONDecodeError as error:
-        raise _fault(
-            source, f"not JSON in line {error.lineno}, column {error.colno}: {error.msg}."
-        ) from None
-    except RecursionError:
-        raise _fault(source, "not a tool: brackets are nested too deeply.") from None
-    except ValueError as error:  # a name twice, NaN, or a number of thousands of digits
-        raise _fault(source, f"not JSON: {error}.") from None
+    except NotJsonError as error:
+        raise _fault(source, str(error)) from None
+    if faults:
+        raise ToolError(faults, source)
+    return value
 
 
 def check_key(key: str) -> None:
@@ -408,23 +402,3 @@ def _write(path: Path, text: str, replace: bool) -> None:
 
 def _fault(source: str, what: str) -> ToolError:
     return ToolError([("$", what)], source)
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {twice!r} stands twice in one object")
-    return result
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:20]} is too large")
-    return number
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")

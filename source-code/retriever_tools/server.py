@@ -26,7 +26,7 @@ from .openapi import openapi_document
 from .request import AllToolsFailedError, Request, RequestError, parse_request
 from .result import Response
 from .tool import RetrieverTool
-from .wire import Problem, invalid, strict_json
+from .wire import Problem, invalid, parse_body
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -128,7 +128,7 @@ def create_app(
         authorize(request)
         _check_media_type(request)
         body = await _read_body(request, max_body_bytes, body_seconds)
-        value = await run_in_threadpool(strict_json, body)  # a large one takes a moment
+        value = await run_in_threadpool(parse_body, body)  # a large one takes a moment
         try:
             parsed = parse_request(value)
         except RequestError as error:

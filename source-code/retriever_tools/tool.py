@@ -5,22 +5,14 @@ The format follows the public documentation of ArangoDB's GraphRAG "Custom Retri
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .json_schema import MODES, PARTITIONS, TYPES, describe
+from .strict_json import NotJsonError, parse_strictly
 from .templates import MAX_TEMPLATE, RESERVED
-from .tool_faults import (
-    Fault,
-    every_value,
-    json_path,
-    pydantic_faults,
-    sort_faults,
-    value_faults,
-)
+from .tool_faults import Fault, pydantic_faults, sort_faults, value_faults
 from .tool_rules import rule_faults
 
 MAX_DOCUMENT = 1_000_000
@@ -239,33 +231,13 @@ def parse_tool_text(text: str, source: str = "") -> RetrieverTool:
     Raises:
         ToolError: If it is not JSON, says the same field twice, or is not a valid tool document.
     """
-    objects: list[tuple[dict[str, Any], list[str]]] = []
-
-    def remember(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            counts = Counter(name for name, _ in pairs)
-            objects.append((found, [name for name in counts if counts[name] > 1]))
-        return found
-
     if len(text) > MAX_DOCUMENT:
         what = f"has {len(text):,} characters; a tool document has at most {MAX_DOCUMENT:,}"
         raise ToolError([("$", what)], source)
     try:
-        value = json.loads(text, object_pairs_hook=remember)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise ToolError([("$", f"is not JSON: {error.msg}, at {where}")], source) from None
-    except RecursionError:
-        raise ToolError([("$", "is nested too deeply; flatten it")], source) from None
-    except ValueError:  # Python's limit on the digits of a whole number
-        raise ToolError([("$", "holds a number with too many digits")], source) from None
-    doubled = {id(found): names for found, names in objects}
-    faults = [
-        (json_path((*place, name)), "is there twice; keep one")
-        for place, item in every_value(value)
-        for name in doubled.get(id(item), [])
-    ]
+        value, faults = parse_strictly(text)
+    except NotJsonError as error:
+        raise ToolError([("$", str(error))], source) from None
     return _parse(value, source, faults)
 
 

@@ -18,7 +18,10 @@ Place = tuple[str | int, ...]
 """The names and positions that lead to a value."""
 
 MAX_DEPTH = 12
-"""How many names and positions may lead to a value; a tool document has at most six."""
+"""How many names and positions may lead to a value; a tool document has at most six, a request
+three."""
+
+TOO_DEEP = "is nested too deeply; flatten it"
 
 _FIELDS: dict[str, tuple[str, ...]] = {
     "": ("_key", "tool_id", "tool_type", "description", "config"),
@@ -132,33 +135,47 @@ def every_value(value: Any) -> Iterator[tuple[Place, Any]]:
 
 
 def value_faults(value: Any) -> list[Fault]:
-    """Return what no document may hold: NaN, control characters, half characters, deep nests."""
-    faults: list[Fault] = []
+    """Return what no document may hold: what no JSON may, and control characters."""
+    return [*json_faults(value), *_text_faults(value, _CONTROL)]
+
+
+def json_faults(value: Any) -> list[Fault]:
+    """Return what no JSON may hold: NaN, infinite numbers, half characters, deep nests."""
+    faults = _text_faults(value, _HALF)
     for place, item in every_value(value):
-        path = json_path(place)
-        if len(place) == MAX_DEPTH and isinstance(item, (dict, list)):
-            faults.append((path, "is nested too deeply; flatten it"))
+        if isinstance(item, float):
+            if not math.isfinite(item):
+                faults.append((json_path(place), f"is {item}; write a finite number"))
+        elif len(place) == MAX_DEPTH and isinstance(item, (dict, list)):
+            faults.append((json_path(place), TOO_DEEP))
         elif isinstance(item, dict):
-            for name in item:
-                if not isinstance(name, str):
-                    faults.append((path, f"has the name {name!r}; names are text"))
-                elif hidden := _hidden(name):
-                    faults.append((json_path((*place, name)), f"has {hidden} in its name"))
-        elif isinstance(item, float) and not math.isfinite(item):
-            faults.append((path, f"is {item}; write a finite number"))
-        elif isinstance(item, str) and (hidden := _hidden(item)):
-            faults.append((path, f"holds {hidden}; remove it"))
+            faults += [
+                (json_path(place), f"has the name {name!r}; names are text")
+                for name in item
+                if not isinstance(name, str)
+            ]
     return faults
 
 
-def _hidden(text: str) -> str:
-    for character in text:
-        code = ord(character)
-        if (code < 32 and character not in "\t\n\r") or 127 <= code < 160:
-            return f"the control character U+{code:04X}"
-        if 0xD800 <= code <= 0xDFFF:
-            return f"U+{code:04X} (half a character)"
-    return ""
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"), "the control character U+{:04X}"
+_HALF = re.compile(r"[\ud800-\udfff]"), "U+{:04X} (half a character)"
+
+
+def _text_faults(value: Any, unfit: tuple[re.Pattern[str], str]) -> list[Fault]:
+    """Return which texts and names hold a character of a kind that does not belong there."""
+    pattern, told = unfit
+    faults: list[Fault] = []
+    for place, item in every_value(value):
+        if isinstance(item, str) and (found := pattern.search(item)):
+            what = told.format(ord(found.group()))
+            faults.append((json_path(place), f"holds {what}; remove it"))
+        elif isinstance(item, dict):
+            faults += [
+                (json_path((*place, name)), f"has {told.format(ord(found.group()))} in its name")
+                for name in item
+                if isinstance(name, str) and (found := pattern.search(name))
+            ]
+    return faults
 
 
 def pydantic_faults(error: ValidationError, value: Any) -> list[Fault]:

@@ -1,16 +1,14 @@
-"""What the service reads from the network: a body within limits, and JSON without surprises."""
+"""What goes over the wire: the errors that the service sends, and the JSON that it reads."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.exceptions import HTTPException
 
-MAX_DEPTH = 16
-"""How deep lists and objects of a request may be nested; a real one needs four levels."""
+from .strict_json import NotJsonError, parse_strictly
+from .tool_faults import json_faults
 
 
 class Problem(HTTPException):
@@ -51,79 +49,26 @@ def invalid(faults: Sequence[tuple[str, str]]) -> Problem:
     return Problem(422, "invalid_request", "The request is not valid.", faults=listed)
 
 
-def strict_json(body: bytes) -> Any:
-    """Parse JSON as RFC 8259 has it, and refuse what parsers are known to disagree on.
+def parse_body(body: bytes) -> Any:
+    """Parse the body of a request, which is JSON in UTF-8 without a byte order mark.
 
-    Refused: what is not UTF-8, a byte order mark, a name twice in an object, NaN and infinite
-    numbers (also by overflow, as in 1e999), halves of surrogate pairs, and nesting deeper than
-    `MAX_DEPTH`.
+    Refused is what parsers are known to disagree on: see `strict_json.parse_strictly` and
+    `tool_faults.json_faults`.
 
     Raises:
         Problem: 400 if it is no such JSON.
     """
     try:
-        text = body.decode("utf-8")
+        value, faults = parse_strictly(body.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise _no_json(f"it is not UTF-8 at byte {error.start}") from None
-    try:
-        value = json.loads(
-            text, object_pairs_hook=_no_name_twice, parse_constant=_refused, parse_float=_finite
-        )
-    except json.JSONDecodeError as error:
-        raise _no_json(f"{error.msg} at character {error.pos}") from None
-    except ValueError as error:  # of our hooks, or an integer with thousands of digits
-        raise _no_json(str(error).split(";")[0]) from None
-    except RecursionError:
-        raise _no_json(_TOO_DEEP) from None
-    _check(value, "$")
+    except NotJsonError as error:
+        raise _no_json(f"it {error}") from None
+    if faults := faults or json_faults(value):
+        path, what = faults[0]
+        raise _no_json(f"{path} {what}")
     return value
 
 
 def _no_json(why: str) -> Problem:
     return Problem(400, "invalid_json", f"The body is not valid JSON: {why}.")
-
-
-def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"an object has the name {name[:100]!a} twice")
-        found[name] = value
-    return found
-
-
-def _refused(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError("a number is too large")
-    return number
-
-
-def _check(value: Any, path: str, depth: int = 0) -> None:
-    """Refuse what json.loads lets through: halves of surrogate pairs, and deep nesting."""
-    if isinstance(value, str):
-        _check_text(value, path)
-    elif isinstance(value, (list, dict)):
-        if depth == MAX_DEPTH:
-            raise _no_json(_TOO_DEEP)
-        if isinstance(value, list):
-            for place, item in enumerate(value):
-                _check(item, f"{path}[{place}]", depth + 1)
-            return
-        for name, item in value.items():
-            _check_text(name, f"a name in {path}")
-            _check(item, f"{path}.{name}", depth + 1)
-
-
-def _check_text(text: str, path: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise _no_json(f"{path} holds half of a surrogate pair") from None
-
-
-_TOO_DEEP = f"lists and objects are nested more than {MAX_DEPTH} deep"
