@@ -16,9 +16,11 @@ from typing import Any
 
 import httpx
 import pytest
+from langchain_core.embeddings import DeterministicFakeEmbedding
 
 from ragbook import serve_cli
 from ragbook.cli import main
+from ragbook.profiles import EmbeddedProfile
 from retriever_tools import transport
 
 TOKEN = "a-token-for-tests-only"
@@ -46,6 +48,7 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Not for a process with the real model: the graph kept here is of made-up vectors."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -60,6 +63,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, socket.socket, bo
     def record(running: Any, listener: socket.socket) -> None:
         found.append((running, listener, listener.fileno() >= 0))
 
+    # Loading the real ones takes seconds; the command itself, below, has them.
+    vectors = DeterministicFakeEmbedding(size=8)
+    monkeypatch.setattr(EmbeddedProfile, "embeddings", lambda self: vectors)
     monkeypatch.setattr(transport, "serve", record)
     monkeypatch.setattr(serve_cli, "_log_to_stderr", lambda: None)
     return found
@@ -232,9 +238,10 @@ def test_the_log_cannot_steer_the_terminal() -> None:
 
 
 @pytest.fixture(scope="module")
-def running(notes: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def running(notes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The command itself, its address, and what it has printed on stderr until it serves."""
     environment = {k: v for k, v in os.environ.items() if k not in ("RAG_TOKEN", "RAG_TOOLS")}
+    cache = tmp_path_factory.mktemp("real")
     process = subprocess.Popen(
         [sys.executable, "-m", "ragbook", "serve", "--port", "0", "--data", str(notes)],
         env={**environment, "RAG_CACHE": str(cache), "RAG_PROFILE": "embedded"},
@@ -270,7 +277,7 @@ def test_the_command_line_that_is_printed_works_and_sigterm_ends_cleanly(running
         timeout=60,
     )
     assert response.status_code == 200
-    assert "35 degrees" in response.json()["result"]
+    assert response.json()["result"].endswith("35 degrees. [CITE:1]")
     assert response.json()["citations"]["1"]["source"] == "bees.txt"
     refused = httpx.get(f"{address}/v1/tools", headers={"Authorization": "Bearer hidden"})
     assert refused.status_code == 401
