@@ -1,12 +1,14 @@
-"""Small retrievers and a recording callback handler that the tests share."""
+"""Small retrievers, a scorer and a recording callback handler that the tests share."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig
@@ -34,6 +36,17 @@ class FailingRetriever(BaseRetriever):
 
     def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
         raise self.error
+
+
+class OverlapScorer(BaseCrossEncoder):
+    """The share of the question's words that are in the text."""
+
+    def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
+        scores = []
+        for question, text in text_pairs:
+            asked = set(re.findall(r"\w+", question.lower()))
+            scores.append(len(asked & set(re.findall(r"\w+", text.lower()))) / max(len(asked), 1))
+        return scores
 
 
 class TraceRecorder(BaseCallbackHandler):

@@ -13,7 +13,7 @@ from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage, SystemMessage
 
-from helpers import ListRetriever, doc
+from helpers import ListRetriever, OverlapScorer, doc
 from ragbook.chains import NO_ANSWER, PROMPT, answer_chain, format_context
 from ragbook.extractive import (
     ExtractiveChatModel,
@@ -38,17 +38,6 @@ DEFINITIONS = [
         "mixed.txt#1",
     ),
 ]
-
-
-class OverlapScorer(BaseCrossEncoder):
-    """The share of the question's words that are in the text."""
-
-    def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
-        scores = []
-        for question, text in text_pairs:
-            asked = set(re.findall(r"\w+", question.lower()))
-            scores.append(len(asked & set(re.findall(r"\w+", text.lower()))) / max(len(asked), 1))
-        return scores
 
 
 def overlap(texts: Sequence[str]) -> BaseCrossEncoder:

@@ -18,10 +18,9 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from memory_store import TEMPLATE, CountingEmbeddings, MemoryStore, make_tool
 from pydantic import Field
 
-from helpers import TraceRecorder
+from helpers import OverlapScorer, TraceRecorder
 from ragbook.chains import PROMPT
-from ragbook.extractive import read_prompt
-from ragbook.profiles import get_profile
+from ragbook.extractive import ExtractiveChatModel, read_prompt
 from retriever_tools import threads
 from retriever_tools.context import CONTEXT_TOKENS, INSTRUCTIONS, NO_ANSWER, estimate_tokens
 from retriever_tools.library import LibraryError
@@ -802,8 +801,7 @@ def test_a_request_fits_the_retriever_of_a_tool() -> None:
     assert retriever.run("grey").routing == result.routing
 
 
-def test_the_embedded_profile_quotes_with_marks(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.ERROR)
+def test_the_model_that_quotes_quotes_with_marks() -> None:
     texts = {
         "c1": "Georg Ernst Stahl defined chemistry in 1730 as the art of resolving bodies.",
         "c2": "Football is the most popular sport in Europe.",
@@ -813,7 +811,7 @@ def test_the_embedded_profile_quotes_with_marks(caplog: pytest.LogCaptureFixture
     chunks = [{"chunk_id": key, "content": text} for key, text in texts.items()]
     store = MemoryStore({"Nodes": nodes}, lambda parameters: [{**row, "chunks": chunks}])
     tool = make_tool(template=TEMPLATE, response_instructions="Say who defined chemistry in 1730.")
-    chat = get_profile("embedded").chat_model()
+    chat = ExtractiveChatModel(make_scorer=lambda texts: OverlapScorer())
     response = ask([tool], store, chat, query="Who defined chemistry in 1730?")
     assert response.result == f"{texts['c1']} [CITE:1]"
     assert response.citations[1].document_id == "c1"
