@@ -565,6 +565,71 @@ def test_a_model_that_fails_is_one_clear_error(ask: Rag, monkeypatch: pytest.Mon
     assert "The model could not answer (ConnectionResetError: the server has gone)" in err
 
 
+def test_only_a_failure_of_the_chat_model_is_named_as_one(
+    ask: Rag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ragbook.extractive import ExtractiveChatModel
+    from retriever_tools import request
+
+    given = ("Which seal kit does the pump take?", "--tool", "passages")
+    with monkeypatch.context() as patch:
+        patch.setattr(request, "merge_context", lambda *_: missing_name)  # type: ignore[name-defined]  # noqa: F821
+        with pytest.raises(NameError, match="missing_name"):
+            ask(*given)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ConnectionResetError("the server has gone")
+
+    monkeypatch.setattr(ExtractiveChatModel, "_generate", fail)
+    code, _, err = ask(*given, "--deep")
+    assert code == 1
+    assert "The model could not answer (ConnectionResetError" in err
+
+
+def test_an_embedding_model_that_fails_while_tools_are_chosen_is_one_clear_error(
+    ask: Rag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ragbook.embedding_cache import CachedEmbeddings
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ConnectionResetError("the server has gone")
+
+    monkeypatch.setattr(CachedEmbeddings, "embed_documents", fail)
+    code, out, err = ask("Which seal kit does the pump take?")
+    assert (code, out) == (1, "")
+    assert "The embedding model failed (ConnectionResetError: the server has gone)" in err
+
+
+def test_passages_that_the_answer_does_not_cite_are_counted_and_listed_on_request(
+    ask: Rag, folder: Path
+) -> None:
+    put(folder, with_config(PASSAGES, "wide", top_k=9, search_modes=[CONTENT]))
+    given = ("Which seal kit does the pump take, and what do bees keep at 35 degrees?",)
+    _, out, _ = ask(*given, "--tool", "wide", "--json")
+    answer = json.loads(out)
+    cited = set(re.findall(r"\[CITE:(\d+)\]", answer["result"]))
+    read = {number: one["document_id"] for number, one in answer["citations"].items()}
+    assert cited
+    assert set(read) - cited
+    _, out, _ = ask(*given, "--tool", "wide")
+    table, _, more = out[out.index("Citations") :].partition("more passage")
+    assert more
+    assert [name for number, name in read.items() if number not in cited and name in table] == []
+    assert all(read[number] in table for number in cited)
+    _, out, _ = ask(*given, "--tool", "wide", "--show-context")
+    table = out[out.index("Citations") :]
+    assert all(name in table for name in read.values())
+    assert "more passage" not in table
+
+
+@pytest.mark.parametrize("question", ["Which flights leave Brindle Quay?"])
+def test_a_newcomers_first_question_is_answered(rag: Rag, question: str) -> None:
+    code, out, err = rag("run", question)
+    assert code == 0, err
+    assert "airport_search" in out
+    assert out.startswith("Flights leave Brindle Quay International Airport for Vorrick Moor")
+
+
 def test_the_tool_of_the_readme_works_in_its_three_steps(
     rag: Rag, notes: Path, tmp_path: Path
 ) -> None:
@@ -601,7 +666,8 @@ def test_tools_are_kept_in_the_database_too(rag: Rag, notes: Path, folder: Path)
     _, out, _ = rag("list", *where, "--json")
     assert [tool["tool_id"] for tool in json.loads(out)["tools"]] == ["passages"]
     assert rag("add", str(folder / "passages.json"), *where)[0] == 1
-    code, out, err = rag("run", "Which seal kit?", *where, "--tool", "passages")
+    question = "Which seal kit does the pump take?"
+    code, out, err = rag("run", question, *where, "--tool", "passages")
     assert code == 0, err
     assert "SK-4471" in out
 

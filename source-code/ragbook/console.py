@@ -95,24 +95,22 @@ class AnswerError(RuntimeError):
     """The model that answers failed on the way; the message says how."""
 
 
-@contextmanager
-def model_failures() -> Iterator[None]:
-    """Make one clear error of a server or model that fails in the block."""
-    try:
-        yield
-    except Exception as error:
-        if is_ours(error):
-            raise
-        raise AnswerError(
-            f"The model could not answer ({type(error).__name__}: {error}). "
-            "Run rag doctor to see what is missing."
-        ) from error
+def answer_error(error: Exception) -> AnswerError:
+    """Return the one clear error for what a chat model, or its server, has raised."""
+    return AnswerError(
+        f"The model could not answer ({type(error).__name__}: {error}). "
+        "Run rag doctor to see what is missing."
+    )
 
 
 def named_model_failures(pieces: Iterator[str]) -> Iterator[str]:
-    """Pass on the pieces of an answer; a server or model that fails is one clear error."""
-    with model_failures():
+    """Pass on the pieces of an answer, made by nothing but a model; its failure is one error."""
+    try:
         yield from pieces
+    except Exception as error:
+        if is_ours(error):
+            raise
+        raise answer_error(error) from error
 
 
 def check_question(question: str) -> None:

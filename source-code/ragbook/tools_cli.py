@@ -19,7 +19,6 @@ from ragbook.console import (
     check_question,
     err,
     interruptible,
-    model_failures,
     out,
     path_option,
     print_json,
@@ -218,11 +217,12 @@ def run(
         found = _with_top_k(_named(library, tool) if tool else _all(library), top_k)
         with busy("Starting"):
             from ragbook.embedding_cache import cached_embeddings
+            from ragbook.tools_models import ChatErrors, NamedEmbeddings
             from ragbook.tools_view import print_answer, print_runs
             from retriever_tools.request import AllToolsFailedError, answer, parse_request
 
             usable = usable_profile(profile)
-            embeddings = cached_embeddings(usable)
+            embeddings, chat_errors = NamedEmbeddings(cached_embeddings(usable)), ChatErrors()
             if not (tool or deep):
                 found = fitting_tools(question, found, embeddings)
         request = {
@@ -237,9 +237,14 @@ def run(
         if store is None:
             store = stack.enter_context(database.open())
         try:
-            with busy("Searching"), model_failures():
+            with busy("Searching"), chat_errors.named():
                 response = answer(
-                    parse_request(request), found, store, embeddings, usable.chat_model()
+                    parse_request(request),
+                    found,
+                    store,
+                    embeddings,
+                    usable.chat_model(),
+                    config={"callbacks": [chat_errors]},
                 )
         except AllToolsFailedError as error:
             if as_json:

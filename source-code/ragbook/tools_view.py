@@ -13,11 +13,12 @@ from rich.text import Text
 
 from ragbook.console import NARROW_TERMINAL, WIDE_TERMINAL, out
 from ragbook.terminal import harmless, one_line
+from retriever_tools.builtin import expand_builtin
 from retriever_tools.result import ToolFailure
 
 if TYPE_CHECKING:
     from retriever_tools.library import Contents
-    from retriever_tools.result import Response, Step, ToolResult
+    from retriever_tools.result import Citation, Response, Step, ToolResult
     from retriever_tools.tool import RetrieverTool, ToolError
 
 
@@ -113,18 +114,19 @@ def print_answer(
     Args:
         response: What came of the request.
         tools: The tools that were run.
-        show_context: Whether to print before that what the chat model read.
+        show_context: Whether to print what the chat model read, and the passages that it read but
+            did not cite.
     """
     if show_context:
         out.print("Context", style="bold")
         _print_text(response.context)
         out.print("Answer", style="bold")
     _print_text(response.result)
-    if response.citations:
-        out.print(_citations(response))
+    _print_citations(response, show_context)
     if response.steps:
         out.print(_steps(response.steps))
-    plain = {tool.tool_id for tool in tools if not _has_query(tool)}
+    parts = [part for tool in tools for part in expand_builtin(tool, "cypher")]
+    plain = {part.tool_id for part in parts if not _has_query(part)}
     print_runs(response.tools, plain)
     for note in response.notes:
         out.print(_text(one_line(note)))
@@ -163,15 +165,30 @@ def print_runs(runs: Sequence[ToolResult | ToolFailure], plain: Container[str] =
             out.print(_text(one_line(f"{run.tool_id} failed ({run.code}): {run.message}"), "red"))
             continue
         if run.routing.partition_ids:
-            who = "chosen" if run.routing.mode.startswith("auto") else "as asked"
+            own = run.routing.mode == "tool_config"
+            chosen = "chosen" if run.routing.mode == "auto" else "as asked"
+            who = "as the tool says" if own else chosen
             names = ", ".join(run.routing.partition_ids)
             out.print(_text(one_line(f"{run.tool_id} searched the partitions {names} ({who}).")))
         for note in run.notes:
             out.print(_text(one_line(f"{run.tool_id}: {note}")))
 
 
-def _citations(response: Response) -> Table:
-    """List the citations; those that the answer uses are bold."""
+def _print_citations(response: Response, show_all: bool) -> None:
+    """List the passages that the answer cites; of the others say how many, or list them below."""
+    citations = list(response.citations.values())
+    cited = [one for one in citations if f"[CITE:{one.number}]" in response.result]
+    others = [one for one in citations if one not in cited]
+    if cited or (others and show_all):
+        out.print(_citations(cited, others if show_all else []))
+    if others and not show_all:
+        more = "more " if cited else ""
+        read = f"{_count(len(others), f'{more}passage')} {'was' if len(others) == 1 else 'were'}"
+        out.print(f"{read} read and not cited; --show-context lists all.")
+
+
+def _citations(cited: Sequence[Citation], others: Sequence[Citation]) -> Table:
+    """Return the table of citations; beside others, those that the answer uses are bold."""
     table = _table("Citations")
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("source", overflow="fold")
@@ -180,14 +197,14 @@ def _citations(response: Response) -> Table:
         table.add_column("found by", overflow="fold")
     if columns > 3:
         table.add_column("text", no_wrap=True, overflow="ellipsis")
-    for citation in response.citations.values():
+    for citation in (*cited, *others):
         source, chunk = citation.source, citation.document_id
         if source in chunk:  # such as notes.md of notes.md#2
             source = chunk
         elif chunk not in source:
             source = f"{source} ({chunk})"
         cells = [str(citation.number), source, ", ".join(citation.tool_ids), citation.text]
-        style = "bold" if f"[CITE:{citation.number}]" in response.result else ""
+        style = "bold" if others and citation in cited else ""
         table.add_row(*(_text(one_line(cell[:1000]), style) for cell in cells[:columns]))
     return table
 
