@@ -385,7 +385,7 @@ class TestGraphQueries:
         row=st.dictionaries(
             st.text(max_size=3),
             st.recursive(
-                st.none() | st.integers(-9, 9) | st.text(max_size=3) | st.just([0.5] * 8),
+                st.none() | st.integers(-9, 9) | st.text(max_size=3) | st.just([0.5] * 64),
                 lambda parts: (
                     st.lists(parts, max_size=3)
                     | st.dictionaries(st.text(max_size=2), parts, max_size=3)
@@ -417,10 +417,10 @@ def without_vectors(value: Any) -> Any:
 
     def kept(part: Any) -> Any:
         if isinstance(part, list):
-            return [kept(item) for item in part if item != [0.5] * 8]
+            return [kept(item) for item in part if item != [0.5] * 64]
         return part
 
-    return {name: kept(part) for name, part in value.items() if part != [0.5] * 8}
+    return {name: kept(part) for name, part in value.items() if part != [0.5] * 64}
 
 
 class TestPaging:
@@ -658,9 +658,12 @@ class TestSemanticSearch:
             store.search_lexical("Chunks", "content", "owls", k)
 
     def test_a_vector_that_json_has_made_whole_here_and_there_is_one(self) -> None:
-        assert is_vector([1, 0.5, 0, 0, 0, 0, 0, 0])
-        assert not is_vector([1, 2, 3, 4, 5, 6, 7, 8])
-        assert not is_vector([True, 0.5, 0, 0, 0, 0, 0, 0])
+        assert is_vector("v", [1, 0.5, *[0] * 62])
+        assert is_vector("embedding", [1, 0])
+        assert not is_vector("v", [*range(64)])
+        assert not is_vector("v", [True, 0.5, *[0] * 62])
+        assert not is_vector("embedding", ["word"])
+        assert not is_vector("weights", [0.5] * 63)
 
 
 class TestErrors:

@@ -579,6 +579,37 @@ def test_rows_are_json_whatever_the_database_holds(store: LadybugStore) -> None:
     json.dumps(row, allow_nan=False)
 
 
+def test_a_vector_is_told_by_its_type_and_a_list_of_numbers_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "typed.lbug"
+    long = [n / 2 for n in range(100)]
+    with GraphWriter(file) as graph:
+        columns = {"id": "STRING", "v": "FLOAT[2]", "short": "DOUBLE[]", "long": "DOUBLE[]"}
+        node = {"id": "a", "v": [1, 2], "short": [0.5] * 9, "long": long}
+        graph.nodes("N", columns, [node])
+        edge = {"from": "a", "to": "a", "v": [1, 2], "weights": [0.5, 1]}
+        graph.relationships("R", "N", "N", {"v": "FLOAT[2]", "weights": "DOUBLE[]"}, [edge])
+    (row,) = LadybugStore(file).run(
+        """
+        MATCH path = (n:N)-[r:R]->(:N) WHERE n.id IN $nodes
+        WITH n, r, path, $many AS many UNWIND many AS x
+        RETURN n, r, path, n.v AS v, collect(n.v) AS vs, collect(x) AS xs,
+            {inner: {v: n.v, id: n.id}, price: CAST('1.5' AS DECIMAL(4, 2)), v: n.v} AS pair,
+            map(['k'], [n.v]) AS by_name, {`a, b`: n.id, `c)`: n.short} AS odd
+        """,
+        {"nodes": ["a"], "many": long},
+    )
+    shown = {"id": "a", "short": [0.5] * 9}  # of a hundred numbers in a node: `is_vector`
+    assert row == {
+        "n": shown,
+        "r": {"weights": [0.5, 1.0]},
+        "path": {"nodes": [shown, shown], "relationships": [{"weights": [0.5, 1.0]}]},
+        "xs": long,
+        "pair": {"inner": {"id": "a"}, "price": 1.5},
+        "by_name": {},
+        "odd": {"a, b": "a", "c)": [0.5] * 9},
+    }
+
+
 @pytest.mark.parametrize(
     "query",
     [

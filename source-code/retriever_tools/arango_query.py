@@ -174,7 +174,11 @@ def _read_collections(plan: Mapping[str, Any]) -> list[str]:
 def _without_vectors(value: Any) -> Any:
     """Return a JSON value without the vectors in it, which nobody reads."""
     if isinstance(value, dict):
-        return {name: _without_vectors(part) for name, part in value.items() if not is_vector(part)}
+        return {
+            name: _without_vectors(part)
+            for name, part in value.items()
+            if not is_vector(name, part)
+        }
     if isinstance(value, list):
-        return [_without_vectors(part) for part in value if not is_vector(part)]
+        return [_without_vectors(part) for part in value if not is_vector("", part)]
     return value

@@ -40,14 +40,27 @@ class Table:
     Args:
         name: Its name.
         kind: NODE or REL.
-        columns: The types of a node table's columns by name.
-        key: The name of the column that holds the nodes' ids.
+        columns: The types of its columns by name.
+        key: The name of the column that holds the ids, in a table of nodes.
     """
 
     name: str
     kind: str
     columns: dict[str, str]
     key: str | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a query returned, as the engine's own Python values.
+
+    Args:
+        types: The types of the columns by name.
+        rows: The values by name.
+    """
+
+    types: dict[str, str]
+    rows: list[dict[str, Any]]
 
 
 def quoted(name: str) -> str:
@@ -170,7 +183,13 @@ class LadybugFile:
     def rows(
         self, text: str, parameters: Mapping[str, Any] | None = None, timeout: float | None = None
     ) -> list[dict[str, Any]]:
-        """Run a query and return its rows as the engine's own Python values.
+        """Run a query and return the rows of its `answer`."""
+        return self.answer(text, parameters, timeout).rows
+
+    def answer(
+        self, text: str, parameters: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> Answer:
+        """Run a query.
 
         Args:
             text: The query.
@@ -188,9 +207,9 @@ class LadybugFile:
             raise
         deadline = None if timeout is None else time.monotonic() + timeout
 
-        def work() -> list[dict[str, Any]]:
+        def work() -> Answer:
             try:
-                return list(_rows(connection.execute(text, dict(parameters or {})), deadline))
+                return _answer(connection.execute(text, dict(parameters or {})), deadline)
             finally:
                 connection.close()
                 opened.leave()
@@ -222,10 +241,10 @@ class LadybugFile:
 
     def _table(self, name: str, kind: str) -> Table:
         # Not every name of a table may stand here, and those that may not are not searched either.
-        if kind != "NODE" or not _IDENTIFIER.fullmatch(name):
+        if kind not in ("NODE", "REL") or not _IDENTIFIER.fullmatch(name):
             return Table(name, kind, {}, None)
         columns = self.rows(f"CALL table_info('{name}') RETURN *")
-        key = next((column["name"] for column in columns if column["primary key"]), None)
+        key = next((column["name"] for column in columns if column.get("primary key")), None)
         return Table(name, kind, {column["name"]: column["type"] for column in columns}, key)
 
     def close(self) -> None:
@@ -335,21 +354,22 @@ def _open_patiently(path: Path) -> ladybug.Database:
     raise AssertionError("unreachable")
 
 
-def _rows(result: Any, deadline: float | None) -> Iterator[dict[str, Any]]:
+def _answer(result: Any, deadline: float | None) -> Answer:
     names = result.get_column_names()
+    types = dict(zip(names, result.get_column_data_types(), strict=True))
+    rows = []
     while result.has_next():
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError
-        yield dict(zip(names, result.get_next(), strict=True))
+        rows.append(dict(zip(names, result.get_next(), strict=True)))
+    return Answer(types, rows)
 
 
 def _interruptible(
-    work: Callable[[], list[dict[str, Any]]],
-    interrupt: Callable[[], None],
-    timeout: float | None,
-) -> list[dict[str, Any]]:
+    work: Callable[[], Answer], interrupt: Callable[[], None], timeout: float | None
+) -> Answer:
     # In a thread, as the engine heeds neither Ctrl-C nor, in some steps, its own time limit.
-    answer: Future[list[dict[str, Any]]] = Future()
+    answer: Future[Answer] = Future()
 
     def run() -> None:
         try:

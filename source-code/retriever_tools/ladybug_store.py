@@ -34,7 +34,7 @@ from .ladybug_file import (
     stamp,
     wal,
 )
-from .ladybug_values import check_parameters, json_row
+from .ladybug_values import check_parameters, holds_vectors, json_row
 from .store import (
     PARTITION_FIELD,
     FieldError,
@@ -49,7 +49,6 @@ from .tool import SearchMode
 TOOLS = "Tools"
 _TEXTS = ("STRING", "STRING[]")
 _VECTORS = re.compile(r"(?:FLOAT|DOUBLE)\[\d*\]")
-_FIXED_VECTORS = re.compile(r"(?:FLOAT|DOUBLE)\[\d+\]")
 
 
 class LadybugStore:
@@ -191,7 +190,7 @@ class LadybugStore:
         """Run a reading query and return its rows as JSON values, vectors left out.
 
         Nodes and relationships come as maps of their fields, paths as `{nodes, relationships}`,
-        dates in ISO 8601, NaN as null.
+        dates in ISO 8601, NaN as null. Vectors are told by their type, as `json_row` says.
 
         Args:
             template: One statement that `check_cypher` passes.
@@ -206,7 +205,7 @@ class LadybugStore:
         except TemplateError as error:
             raise QueryRefusedError(f"The query is refused, {error}") from None
         values = check_parameters(parameters, used)
-        return [json_row(row) for row in self._file.rows(template, values, self._timeout)]
+        return self._json_rows(template, values)
 
     def partitions(self, collection: str) -> list[str]:
         """Return the partition ids that occur in a collection, sorted; none without the field."""
@@ -331,7 +330,7 @@ class LadybugStore:
         if not keys:
             return {}
         columns = self._table(collection).columns
-        shown = [name for name, kind in columns.items() if not _FIXED_VECTORS.fullmatch(kind)]
+        shown = [name for name, kind in columns.items() if not holds_vectors(kind)]
         # Vectors are left out of documents: reading them would take longer than all the rest. The
         # names are the database's own, in which there may be spaces.
         fields = ", ".join(f"n.`{name}` AS `{name}`" for name in shown if "`" not in name)
@@ -339,8 +338,13 @@ class LadybugStore:
             f"UNWIND $keys AS key MATCH (n:{quoted(collection)}) WHERE n.{quoted(key)} = key "
             f"RETURN {fields}"
         )
-        rows = map(json_row, self._file.rows(text, {"keys": list(keys)}, self._timeout))
+        rows = self._json_rows(text, {"keys": list(keys)})
         return {row[key]: node_document(collection, row[key], row) for row in rows}
+
+    def _json_rows(self, text: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+        answer = self._file.answer(text, parameters, self._timeout)
+        tables = {name: table.columns for name, table in self._file.tables().items()}
+        return [json_row(row, answer.types, tables) for row in answer.rows]
 
 
 def _write_tool(file: Any, path: Path, new: Path, values: Mapping[str, Any]) -> Stamp:

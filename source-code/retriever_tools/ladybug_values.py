@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from datetime import time as clock
 from decimal import Decimal
@@ -11,26 +12,92 @@ from typing import Any
 
 from .store import StoreError, is_vector
 
+Types = Mapping[str, str]
+"""Types by name: of the columns of a table, or of those of a result."""
+
 _INTERNAL = ("_ID", "_LABEL", "_SRC", "_DST")
-_LEFT_OUT = object()
+_VECTORS = re.compile(r"(?:FLOAT|DOUBLE)\[\d+\](?:\[\d*\])*")
 
 
-def json_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row as JSON values.
+def holds_vectors(kind: str) -> bool:
+    """Tell whether a type is that of vectors, or of lists of them: arrays of a fixed length."""
+    return _VECTORS.fullmatch(kind) is not None
 
-    Nodes and relationships become maps of their fields, without nulls, internal ids and vectors;
-    paths become `{nodes, relationships}`; dates and times are in ISO 8601; a number that JSON has
-    not (NaN, infinity) is null.
+
+def json_row(row: Mapping[str, Any], types: Types, tables: Mapping[str, Types]) -> dict[str, Any]:
+    """Return a row as JSON values, vectors left out.
+
+    Nodes and relationships become maps of their fields, without nulls and internal ids; paths
+    become `{nodes, relationships}`; dates and times are in ISO 8601; a number that JSON has not
+    (NaN, infinity) is null.
+
+    Args:
+        row: The values by name.
+        types: Their types. What is an array of a fixed length is a vector; a list of the row's
+            own, such as `collect(r.weight)`, is none, however long it is.
+        tables: The types of each table's columns. A node's list of no fixed length is a vector
+            by the rule of `store.is_vector`.
     """
-    found = _map(row)
-    assert isinstance(found, dict)
-    return found
+    return {
+        name: _json(value, types[name], tables)
+        for name, value in row.items()
+        if not holds_vectors(types[name])
+    }
 
 
-def _json(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int)):
-        return value
-    if isinstance(value, str):
+def _json(value: Any, kind: str, tables: Mapping[str, Types]) -> Any:
+    if isinstance(value, Mapping):
+        if value.keys() == {"_NODES", "_RELS"}:
+            parts = {"nodes": value["_NODES"], "relationships": value["_RELS"]}
+            return {name: _json(part, "", tables) for name, part in parts.items()}
+        if "_ID" in value and "_LABEL" in value:
+            return _fields(value, tables)
+        named = {str(name): part for name, part in value.items()}
+        types = _types_within(kind, named)
+        return json_row(named, {name: types.get(name, "") for name in named}, tables)
+    if isinstance(value, (list, tuple)):
+        of = kind.rpartition("[")[0]
+        return [_json(part, of, tables) for part in value]
+    return _json_scalar(value)
+
+
+def _fields(entity: Mapping[str, Any], tables: Mapping[str, Types]) -> dict[str, Any]:
+    types = tables.get(entity["_LABEL"], {})
+    return {
+        name: _json(value, types.get(name, ""), tables)
+        for name, value in entity.items()
+        # A node on a path has the columns of every table on it, with nulls for those of others.
+        if value is not None
+        and name not in _INTERNAL
+        and not holds_vectors(types.get(name, ""))
+        and not is_vector(name, value)
+    }
+
+
+def _types_within(kind: str, names: Collection[str]) -> dict[str, str]:
+    # Names are not quoted in a type: where one has a comma or a bracket, types stay unknown.
+    parts = list(_split(kind.partition("(")[2][:-1]))
+    if kind.startswith("MAP(") and len(parts) == 2:
+        return dict.fromkeys(names, parts[1])
+    if kind.startswith("STRUCT(") and len(parts) == len(names):
+        pairs = zip(names, parts, strict=True)
+        return {name: part[len(name) + 1 :] for name, part in pairs if part.startswith(f"{name} ")}
+    return {}
+
+
+def _split(text: str) -> Iterator[str]:
+    # At the commas that are in no brackets.
+    depth = start = 0
+    for at, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and not depth:
+            yield text[start:at]
+            start = at + 2
+    yield text[start:]
+
+
+def _json_scalar(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -40,26 +107,7 @@ def _json(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, timedelta):
         return _duration(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Mapping):
-        return _map(value)
-    if isinstance(value, (list, tuple)):
-        if is_vector(value):
-            return _LEFT_OUT
-        return [item for item in map(_json, value) if item is not _LEFT_OUT]
-    return str(value)
-
-
-def _map(value: Mapping[Any, Any]) -> dict[str, Any]:
-    if value.keys() == {"_NODES", "_RELS"}:
-        return {"nodes": _json(value["_NODES"]), "relationships": _json(value["_RELS"])}
-    items = {str(name): _json(item) for name, item in value.items()}
-    found = {name: item for name, item in items.items() if item is not _LEFT_OUT}
-    if "_ID" not in value or "_LABEL" not in value:
-        return found
-    # A node on a path has the columns of every table on it, with nulls where they are not its own.
-    return {k: v for k, v in found.items() if v is not None and k not in _INTERNAL}
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _number(value: Decimal) -> int | float | str | None:

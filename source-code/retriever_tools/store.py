@@ -101,6 +101,8 @@ class GraphStore(Protocol):
     def run(self, template: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Run a reading query and return its rows as JSON values, vectors left out.
 
+        A database that knows types tells a vector by its type, another one by `is_vector`.
+
         Raises:
             QueryRefusedError: If it would write.
             StoreError: If it fails, or takes longer than the store's time limit.
@@ -138,7 +140,7 @@ def node_document(collection: str, key: str, fields: Mapping[str, Any]) -> Docum
     shown = {
         name: value
         for name, value in fields.items()
-        if value is not None and not name.startswith("_") and not is_vector(value)
+        if value is not None and not name.startswith("_") and not is_vector(name, value)
     }
     content = shown.get("content")
     text = (
@@ -154,14 +156,20 @@ def node_document(collection: str, key: str, fields: Mapping[str, Any]) -> Docum
     return Document(id=key, page_content=text, metadata={**metadata, "collection": collection})
 
 
-def is_vector(value: Any) -> bool:
-    """Tell whether a field's value is a vector: a list of eight or more numbers, not all whole.
+def is_vector(name: str, value: Any) -> bool:
+    """Tell whether a value is a vector, where no type says so.
 
-    A database that keeps JSON may return 1.0 as 1, so one float among the numbers is enough.
+    It is one if it is a list of numbers in a field `embedding`, or of 64 or more numbers that are
+    not all whole: the models of today have more, and a list that somebody reads has fewer. A
+    database that keeps JSON may return 1.0 as 1, so one float among the numbers is enough.
+
+    Args:
+        name: The name of the field; empty for an item of a list.
+        value: Its value.
     """
-    return (
-        isinstance(value, (list, tuple))
-        and len(value) >= 8
-        and all(isinstance(part, (int, float)) and not isinstance(part, bool) for part in value)
-        and any(isinstance(part, float) for part in value)
-    )
+    if not isinstance(value, (list, tuple)) or not value:
+        return False
+    if not all(isinstance(part, (int, float)) and not isinstance(part, bool) for part in value):
+        return False
+    large = len(value) >= 64 and any(isinstance(part, float) for part in value)
+    return name == "embedding" or large
