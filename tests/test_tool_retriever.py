@@ -198,6 +198,27 @@ def test_the_tools_auto_create_indexes_beats_the_callers(own: Any, asked: Any) -
             retriever.invoke("grey")
 
 
+@pytest.mark.parametrize("create", [True, False])
+def test_a_graph_replaced_just_before_the_search_is_indexed_and_searched_again(
+    create: bool,
+) -> None:
+    store = MemoryStore(NODES)
+
+    def replaced(*arguments: Any) -> None:
+        del store.faults["search_lexical"]
+        store.indexed = False
+        raise MissingIndexesError(["cr_Nodes_content"], "Nodes")
+
+    store.faults["search_lexical"] = replaced
+    retriever = retriever_of(store, auto_create_indexes=create)
+    if create:
+        assert texts(retriever.invoke("owl")) == ["grey owl owl"]
+        assert store.created == ["cr_Nodes_content"]
+    else:
+        with pytest.raises(MissingIndexesError, match="cr_Nodes_content"):
+            retriever.invoke("owl")
+
+
 async def test_a_hanging_search_ends_by_the_time_limit(gate: threading.Event) -> None:
     store = MemoryStore(NODES)
     store.faults["search_lexical"] = lambda *arguments: gate.wait(20)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +19,7 @@ from .expansion import FALLBACK, as_documents, expand, graph_query, takes_partit
 from .partitions import choose_partitions, fixed_routing
 from .result import PartitionRouting, ToolResult
 from .starting_nodes import QueryVector, active_modes, ensure_indexes, find_starting_nodes
-from .store import StoreError
+from .store import MissingIndexesError, StoreError
 from .tool import RetrieverTool, SearchMode
 
 if TYPE_CHECKING:
@@ -116,7 +117,8 @@ def _stages_of(
     graph = graph_query(config, store.language)
     allowed = (config.auto_create_indexes, retriever.auto_create_indexes, True)
     create = next(setting for setting in allowed if setting is not None)
-    created = ensure_indexes(store, collection, modes, create)
+    ensure = partial(ensure_indexes, store, collection, modes, create)
+    created = ensure()
     notes = [f"Created the index {name}." for name in created]
 
     routing, why = _route(tool, retriever, modes, query, vector)
@@ -125,11 +127,12 @@ def _stages_of(
     yield Stage("partitions", {"mode": routing.mode, "partition_ids": partitions}, result)
 
     nodes: list[Document] = []
+    search = partial(find_starting_nodes, store, collection, modes, query, vector, k)
     if not partitions or store.partitions(collection):
-        nodes = find_starting_nodes(store, collection, modes, query, vector, k, partitions)
+        nodes = _indexed(ensure, partial(search, partitions))
     elif graph is not None and takes_partitions(graph):
         # What is in no partition is no answer, but it may lead to what is in one.
-        nodes = find_starting_nodes(store, collection, modes, query, vector, k)
+        nodes = _indexed(ensure, search)
     else:
         note = f"{collection} has no partitions, so nothing in it is in those asked for."
         result = replace(result, notes=[*result.notes, note])
@@ -155,6 +158,15 @@ def _stages_of(
             notes=[*result.notes, *expansion.notes],
         )
     )
+
+
+def _indexed(ensure: Callable[[], object], search: Callable[[], list[Document]]) -> list[Document]:
+    """Search, and once more if the graph was replaced after its indexes were made sure of."""
+    try:
+        return search()
+    except MissingIndexesError:
+        ensure()
+        return search()
 
 
 def _together(tool_id: str, results: Sequence[ToolResult]) -> ToolResult:
