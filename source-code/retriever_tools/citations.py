@@ -79,7 +79,7 @@ def merge_context(
     whoever quotes passages, with the name of each, quotes nothing that has none.
 
     A document cannot forge a citation: a line in it that looks like a block's name gets a backslash
-    and every `cite:`, with or without a number, becomes `cite `.
+    and every `cite:`, with or without a number, loses its colon.
 
     Args:
         results: What each tool found. Their order decides the order of the turns.
