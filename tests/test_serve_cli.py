@@ -196,7 +196,9 @@ def test_a_port_in_use_is_told_before_anything_is_loaded(rag: Rag, served: list[
 def test_another_address_than_this_machine_s_is_warned_of(rag: Rag, served: list[Any]) -> None:
     code, out, err = rag("--host", "0.0.0.0")
     assert code == 0
-    assert "Warning: whoever reaches 0.0.0.0" in err
+    assert "Warning: other machines can reach the service on 0.0.0.0" in err
+    assert "the token" in err
+    assert "TLS" in err
     assert "http://127.0.0.1:" in out
     for host in ("127.0.0.1", "localhost"):
         assert "Warning" not in rag("--host", host)[2]

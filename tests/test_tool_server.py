@@ -603,6 +603,19 @@ async def test_an_answer_that_takes_too_long_is_cancelled_and_a_504() -> None:
     assert waiting.running == 0
 
 
+async def test_a_library_that_hangs_is_not_waited_for_either() -> None:
+    gate = threading.Event()
+
+    class Hanging(dict[str, Any]):
+        def values(self) -> Any:
+            return gate.wait(20) or []
+
+    async with client_for(tools=Hanging(), time_limit=0.05) as client:
+        response = await client.get("/v1/tools", headers=AUTHORIZED)
+        gate.set()
+    assert (response.status_code, code_of(response)) == (504, "timeout")
+
+
 async def test_one_request_too_many_is_told_to_come_again() -> None:
     waiting = Waiting()
     async with client_for(waiting, max_concurrent=2) as client:
@@ -927,6 +940,33 @@ def test_when_the_service_ends_a_running_request_is_told() -> None:
     thread.join(10)
     assert one_answer(results[0]) == (503, "shutting_down")
     assert noted.cancelled.is_set()
+
+
+def test_when_the_service_ends_a_model_that_hangs_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "CALL_SECONDS", 0.05)
+    gate, started = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def call() -> None:
+        threads.append(threading.current_thread())
+        started.set()
+        gate.wait(60)
+
+    async def answer(request: Request) -> Response:
+        await asyncio.get_running_loop().run_in_executor(None, call)  # as LangChain calls models
+        raise AssertionError
+
+    with serving(app_for(answer), timeout_graceful_shutdown=0) as address:
+        asking = threading.Thread(target=raw, args=(address, question()))
+        asking.start()
+        assert started.wait(10)
+    (thread,) = threads
+    assert thread.is_alive()
+    assert thread.daemon  # nor is it when the interpreter ends
+    gate.set()
+    asking.join(10)
 
 
 def test_when_the_service_ends_a_request_that_is_nearly_done_is_finished() -> None:

@@ -110,8 +110,10 @@ def serve(
             _note("There is no tool to run. Add one: rag tools add FILE")
         if not is_local(listener):
             _note(
-                f"Warning: whoever reaches {host} can talk to the service, and nothing is "
-                "encrypted, the token neither. Put a proxy with TLS in front of it."
+                f"Warning: other machines can reach the service on {host}, and it speaks plain "
+                "HTTP: who listens in on the network reads questions, answers and the token, and "
+                "can use it. Put a proxy with TLS before it, or listen on 127.0.0.1 and come "
+                "through ssh -L."
             )
         print_line(f"The service is at {url(listener)} (Ctrl-C ends)")
         _note(example(url(listener), contents.tools, token if made else None, token_file))

@@ -326,7 +326,7 @@ _REQUEST_RULES: dict[str, Any] = {
 _NOT_BLANK = {"type": "string", "pattern": r"[^\s\x1c-\x1f\x85]"}
 
 _READ = (400, 405, 406, 408, 431, 500, 501, 503)
-_GUARDED = tuple(sorted((401, *_READ)))
+_GUARDED = tuple(sorted((401, *_READ, 504)))
 _QUERY = tuple(_ERRORS)
 
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -28,6 +29,7 @@ from .result import Response
 from .tool import RetrieverTool
 from .wire import Problem, invalid, parse_body
 
+T = TypeVar("T")
 Answer = Callable[[Request], Awaitable[Response]]
 
 MIN_TOKEN = 16
@@ -83,7 +85,7 @@ def create_app(
         token: The bearer token; see `check_token`.
         tools: The tools that `/v1/tools` lists, by id; read anew for each request.
         max_body_bytes: The largest body that is read.
-        time_limit: Seconds that an answer may take.
+        time_limit: Seconds that an answer, or a look at the tools, may take.
         body_seconds: Seconds that a client may take to send the body.
         max_concurrent: How many requests are answered at a time; one more is told to come again.
 
@@ -145,8 +147,9 @@ def create_app(
 
     async def list_tools(request: HttpRequest) -> HttpResponse:
         authorize(request)
-        # In a thread, as they may be in files or a database.
-        found = await run_in_threadpool(lambda: [] if tools is None else list(tools.values()))
+        # In a thread, as they may be in files or a database, which may hang.
+        reading = asyncio.to_thread(lambda: [] if tools is None else list(tools.values()))
+        found = await _while_connected(reading, request, time_limit)
         listed = [
             {"tool_id": tool.tool_id, "tool_type": tool.tool_type, "description": tool.description}
             for tool in found
@@ -215,9 +218,7 @@ async def _read_body(request: HttpRequest, limit: int, seconds: float) -> bytes:
     return bytes(body)
 
 
-async def _while_connected(
-    work: Awaitable[Response], request: HttpRequest, seconds: float
-) -> Response:
+async def _while_connected(work: Awaitable[T], request: HttpRequest, seconds: float) -> T:
     """Return what work returns, and cancel it when time is up or nobody waits for it any more."""
     tasks = task, gone = asyncio.ensure_future(work), asyncio.create_task(_disconnect(request))
     try:

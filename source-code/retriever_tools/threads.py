@@ -1,4 +1,4 @@
-"""Run a call with a time limit, in a thread that nobody waits for longer than that."""
+"""Calls in threads that nobody waits for longer than a given time, not even the process's end."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as _wait
 from contextvars import copy_context
-from functools import lru_cache
+from functools import lru_cache, partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _Task = tuple[Future[Any], Callable[[], Any]]
 
@@ -36,7 +38,7 @@ def run_within(seconds: float, call: Callable[[], T]) -> T:
     """
     future = _threads(os.getpid()).submit(call)
     try:
-        wait([future], timeout=max(seconds, 0))
+        _wait([future], timeout=max(seconds, 0))
     finally:
         future.cancel()  # one that no thread has begun is not begun later
     if not future.done() or future.cancelled():
@@ -106,3 +108,32 @@ class _Threads:
 def _threads(process: int) -> _Threads:
     """Return the threads of this process; a forked one has none of its parent's."""
     return _Threads(MAX_THREADS)
+
+
+class DaemonExecutor(ThreadPoolExecutor):
+    """An executor for an event loop, whose end waits for calls that run, but not for ever.
+
+    With asyncio's own, a chat model that hangs keeps the process from ending: Python waits for its
+    thread, and that again when the interpreter ends.
+
+    Args:
+        seconds: How long the end waits for calls that run.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()  # it starts no thread of its own, as submit is ours
+        self._seconds = seconds
+        self._daemons = _Threads(MAX_THREADS)
+        self._running: set[Future[Any]] = set()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Start a call in a daemon thread."""
+        future = self._daemons.submit(partial(fn, *args, **kwargs))
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for what runs, as long as that may take."""
+        if wait:
+            _wait(list(self._running), timeout=self._seconds)

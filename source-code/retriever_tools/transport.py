@@ -30,6 +30,7 @@ from .envelope import (
     busy,
     headers_too_large,
 )
+from .threads import DaemonExecutor
 from .wire import Problem
 
 HEAD_SECONDS = 10.0
@@ -40,6 +41,9 @@ KEEP_ALIVE_SECONDS = 5
 
 GRACE_SECONDS = 10
 """How long running requests may take to finish when the service ends."""
+
+CALL_SECONDS = 5
+"""How long the end waits after that for calls of models, which cannot be cut short in a thread."""
 
 MAX_CONNECTIONS = 100
 """How many connections are served at a time."""
@@ -133,6 +137,12 @@ async def _busy(scope: Scope, receive: Receive, send: Send) -> None:
     await _closing(busy())(scope, receive, send)
 
 
+class _Server(uvicorn.Server):
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_default_executor(DaemonExecutor(CALL_SECONDS))
+        await super().serve(sockets)
+
+
 def server(app: ASGIApp, **options: Any) -> uvicorn.Server:
     """Return a server for the service, which is not yet running.
 
@@ -155,7 +165,7 @@ def server(app: ASGIApp, **options: Any) -> uvicorn.Server:
         "timeout_keep_alive": KEEP_ALIVE_SECONDS,
         "timeout_graceful_shutdown": GRACE_SECONDS,
     }
-    return uvicorn.Server(uvicorn.Config(app, **{**ours, **options}))
+    return _Server(uvicorn.Config(app, **{**ours, **options}))
 
 
 def listen(host: str, port: int) -> socket.socket:
