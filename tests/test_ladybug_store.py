@@ -643,7 +643,11 @@ def test_what_does_more_than_read_is_refused_before_the_database_sees_it(
         ("MATCH (n:Chunks) WHERE n.id IN $nodes RETURN n.nothing", "nothing"),
         ("UNWIND $nodes AS n RETURN 1 / 0", "Divide by zero"),
         ("UNWIND $nodes AS n RETURN m", "m is not in scope"),
-        ("UNWIND $nodes AS n WITH n, $several AS empty RETURN empty", r"CAST\(\$name AS STRING"),
+        (
+            "UNWIND $nodes AS n RETURN any(x IN $several WHERE x = n)",
+            r"CAST\(\$several AS STRING\[",
+        ),
+        ("UNWIND $nodes AS n RETURN size($several)", r"CAST\(\$several AS STRING\["),
     ],
 )
 def test_what_the_database_says_of_a_failure_is_passed_on_in_plain_words(
@@ -818,6 +822,41 @@ def test_what_is_raised_while_writing_leaves_the_old_graph(path: Path) -> None:
         write()
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_what_a_killed_writer_left_is_removed_a_day_later(path: Path) -> None:
+    ready, release = os.pipe(), os.pipe()
+
+    def write() -> None:
+        with GraphWriter(path) as graph:
+            graph.nodes("N", {"id": "STRING"}, [{"id": str(n)} for n in range(500)])
+            os.write(ready[1], b".")
+            os.read(release[0], 1)
+            os._exit(9)  # as one that is killed: nothing is tidied up
+
+    def drafts() -> list[str]:
+        return sorted(file.name for file in path.parent.iterdir() if file != path)
+
+    def age() -> None:
+        for name in drafts():
+            os.utime(path.with_name(name), (0, 0))
+
+    child = start(write)
+    os.read(ready[0], 1)
+    before = drafts()
+    assert before
+    age()
+    write_graph(path)
+    assert drafts() == before  # its writer is alive
+    os.write(release[1], b".")
+    assert wait(child) == 9
+    for name in drafts():
+        os.utime(path.with_name(name))
+    write_graph(path)
+    assert drafts() == before  # it is of today
+    age()
+    write_graph(path)
+    assert drafts() == []
 
 
 def test_a_graph_is_written_into_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:

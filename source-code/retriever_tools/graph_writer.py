@@ -7,14 +7,22 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
-from uuid import uuid4
 
-from .ladybug_file import follow_forks, open_file, plain_error, quoted, wal
+from .ladybug_file import (
+    draft,
+    follow_forks,
+    old_drafts,
+    open_file,
+    plain_error,
+    quoted,
+    remove_draft,
+    wal,
+)
 from .store import StoreError
 
 if TYPE_CHECKING:
@@ -23,12 +31,14 @@ if TYPE_CHECKING:
 _TYPE = re.compile(r"(STRING|INT64|DOUBLE|FLOAT|BOOL|DATE|TIMESTAMP)(?:\[(\d*)\])?")
 _BATCH_ROWS = 50  # vectors take half again as long a row in batches of 200
 _LOCK_SECONDS = 5.0  # writing a tool takes a tenth of one
+_DRAFT_SECONDS = 86_400.0
 
 
 class GraphWriter:
     """Build a graph database file; it takes the old one's place only when all is written.
 
-    Use it as a context manager: what is raised inside leaves the old file as it was.
+    Use it as a context manager: what is raised inside leaves the old file as it was. A process that
+    is killed inside leaves its half-written file; a writer removes such files of other days.
 
         with GraphWriter("airports.lbug") as graph:
             graph.nodes("Airports", {"id": "STRING", "name": "STRING"}, airports)
@@ -43,7 +53,7 @@ class GraphWriter:
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path).absolute()
-        self._new = self._path.with_name(f".{self._path.name}-{uuid4().hex}")
+        self._new = draft(self._path)
         self._database: ladybug.Database | None = None
         self._keys: dict[str, str] = {}
 
@@ -58,6 +68,7 @@ class GraphWriter:
             raise StoreError(
                 f"The folder of {self._path.name} cannot be made: {error.strerror}."
             ) from None
+        _remove_abandoned(self._path)
         self._database = open_file(self._new, read_only=False)
         self._connection = ladybug.Connection(self._database)
         self._execute("BEGIN TRANSACTION")
@@ -78,8 +89,7 @@ class GraphWriter:
                 replace_file(self._new, self._path)
         finally:
             self._close()
-            for file in (self._new, wal(self._new), self._new.with_name(f"{self._new.name}.tmp")):
-                file.unlink(missing_ok=True)
+            remove_draft(self._new)
 
     def nodes(
         self, table: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]
@@ -202,6 +212,14 @@ def replace_file(new: Path, path: Path) -> None:
             os.replace(new, path)
     except OSError as error:
         raise StoreError(f"{path.name} cannot be written: {error.strerror}.") from None
+
+
+def _remove_abandoned(path: Path) -> None:
+    # Of a writer that was killed; one at work has its file locked.
+    for new in old_drafts(path, _DRAFT_SECONDS):
+        with suppress(OSError), open(new, "ab") as file:
+            if _locked(file):
+                remove_draft(new)
 
 
 @contextmanager

@@ -11,10 +11,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
 
 from .store import StoreError
 
@@ -104,6 +105,29 @@ def wal(path: Path) -> Path:
     return path.with_name(f"{path.name}.wal")
 
 
+def draft(path: Path) -> Path:
+    """Return the name of a new file that is written beside a database to take its place."""
+    return path.with_name(f".{path.name}-{uuid4().hex}")
+
+
+def remove_draft(new: Path) -> None:
+    """Remove what is left of a `draft`: the file, and those that ladybug puts beside it."""
+    for file in (new, wal(new), new.with_name(f"{new.name}.tmp")):
+        file.unlink(missing_ok=True)
+
+
+def old_drafts(path: Path, seconds: float) -> set[Path]:
+    """Return the drafts beside a database in which nothing was written for so many seconds."""
+    name = re.compile(rf"(\.{re.escape(path.name)}-[0-9a-f]{{32}})(?:\.wal|\.tmp)?")
+    last: dict[Path, float] = {}
+    for file in path.parent.iterdir():
+        if match := name.fullmatch(file.name):
+            with suppress(FileNotFoundError):  # its writer has just ended
+                new = path.with_name(match[1])
+                last[new] = max(last.get(new, 0.0), file.stat().st_mtime)
+    return {new for new, when in last.items() if when < time.time() - seconds}
+
+
 def open_file(path: Path, *, read_only: bool) -> ladybug.Database:
     """Open a database file; to write, nobody else may have it open for writing.
 
@@ -144,7 +168,7 @@ def _opening_error(path: Path, text: str) -> StoreError:
     return StoreError(f"{name} cannot be opened, perhaps it is damaged: {plain_error(text, path)}")
 
 
-def plain_error(error: object, path: Path) -> str:
+def plain_error(error: object, path: Path, parameters: Mapping[str, Any] | None = None) -> str:
     """Return what the engine says in one sentence, without kinds of exceptions and paths."""
     text = " ".join(str(error).split()).replace(str(path), path.name)
     if "cast Python instance" in text or "Python object" in text:
@@ -152,13 +176,22 @@ def plain_error(error: object, path: Path) -> str:
     if "bad_alloc" in text or "Unable to allocate memory" in text:
         return "it needs more memory than it may have."
     if "with ANY type" in text or "ANY is neither" in text:
-        return (
-            "ladybug cannot tell of what an empty list or a null is. Write CAST($name AS STRING[]) "
-            "where the template uses it."
-        )
+        return _untyped(parameters or {})
     text = re.sub(r"^(?:\w+ exception: )+", "", text)
     text = re.split(r" expecting \{| See the docs: | \(line: ", text)[0]
     return text if len(text) <= 300 else f"{text[:300]}…"
+
+
+def _untyped(parameters: Mapping[str, Any]) -> str:
+    casts = [
+        f"CAST(${name} AS {'STRING' if value is None else 'STRING[]'})"
+        for name, value in parameters.items()
+        if value is None or value == []
+    ]
+    what = "ladybug cannot tell the type of an empty list or a null"
+    if not casts:
+        return f"{what}. CAST it to one, as in CAST(NULL AS STRING), where the template has it."
+    return f"{what}. Where the template uses it, write {', '.join(casts)}, or another such type."
 
 
 class LadybugFile:
@@ -221,7 +254,8 @@ class LadybugFile:
         except Exception as error:
             if "Interrupted" in str(error) and timeout is not None:
                 raise StoreError(f"The query took longer than {timeout:g} seconds.") from None
-            raise StoreError(f"The query failed: {plain_error(error, self.path)}") from None
+            told = plain_error(error, self.path, parameters)
+            raise StoreError(f"The query failed: {told}") from None
 
     @property
     def stamp(self) -> Stamp:

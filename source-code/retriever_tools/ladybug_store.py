@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
-from uuid import uuid4
 
 from langchain_core.documents import Document
 
@@ -28,9 +27,11 @@ from .ladybug_file import (
     Stamp,
     Table,
     connected,
+    draft,
     open_file,
     plain_error,
     quoted,
+    remove_draft,
     stamp,
     wal,
 )
@@ -253,7 +254,7 @@ class LadybugStore:
             raise StoreError(f"The tool {key!r} does not fit into JSON: {error}.") from None
         values = check_parameters({"id": key, "document": text}, {"id", "document"})
         path = self._file.path
-        new = path.with_name(f".{path.name}-{uuid4().hex}")
+        new = draft(path)
         try:
             with write_lock(path) as file:
                 before = self._file.stamp
@@ -265,8 +266,7 @@ class LadybugStore:
         except OSError as error:
             raise StoreError(f"{path.name} cannot be written: {error.strerror}.") from None
         finally:
-            for left in (new, wal(new)):
-                left.unlink(missing_ok=True)
+            remove_draft(new)
 
     def close(self) -> None:
         """Let go of the file; what runs in other threads ends first. Again does nothing."""
