@@ -366,6 +366,12 @@ def test_partitions_asked_for_that_the_tool_overrules_are_noted() -> None:
     assert retriever_of(tool=tool).run("grey").notes == []
 
 
+def test_a_partition_that_is_not_there_is_noted() -> None:
+    result = retriever_of(partition_ids=["q", "nowhere"]).run("grey")
+    assert len(result.documents) == 2
+    assert result.notes == ["Nodes has no partition 'nowhere'."]
+
+
 def test_partitions_are_chosen_where_nobody_says() -> None:
     tool = make_tool(modes=["semantic"], max_partition_limit=1)
     retriever = retriever_of(

@@ -15,11 +15,11 @@ from langchain_core.documents import Document
 from retrievers.documents import by_key, check_count, check_query
 
 from .builtin import expand_builtin
-from .expansion import FALLBACK, as_documents, expand, graph_query, takes_partitions
+from .expansion import FALLBACK, GraphQuery, as_documents, expand, graph_query, takes_partitions
 from .partitions import choose_partitions, fixed_routing
 from .result import PartitionRouting, ToolResult
 from .starting_nodes import QueryVector, active_modes, ensure_indexes, find_starting_nodes
-from .store import MissingIndexesError, StoreError
+from .store import GraphStore, MissingIndexesError, StoreError
 from .tool import RetrieverTool, SearchMode
 
 if TYPE_CHECKING:
@@ -127,18 +127,13 @@ def _stages_of(
     yield Stage("partitions", {"mode": routing.mode, "partition_ids": partitions}, result)
 
     nodes: list[Document] = []
-    search = partial(find_starting_nodes, store, collection, modes, query, vector, k)
-    if not partitions or store.partitions(collection):
-        nodes = _indexed(ensure, partial(search, partitions))
-    elif graph is not None and takes_partitions(graph):
-        # What is in no partition is no answer, but it may lead to what is in one.
+    within, notes = _searched(store, collection, graph, partitions)
+    if within != []:
+        search = partial(find_starting_nodes, store, collection, modes, query, vector, k, within)
         nodes = _indexed(ensure, search)
-    else:
-        note = f"{collection} has no partitions, so nothing in it is in those asked for."
-        result = replace(result, notes=[*result.notes, note])
     ids = [str(node.id) for node in nodes]
     plain = as_documents(nodes, tool.tool_id, partitions)
-    result = replace(result, documents=plain, starting_nodes=ids)
+    result = replace(result, documents=plain, starting_nodes=ids, notes=[*result.notes, *notes])
     yield Stage("starting_nodes", {"node_ids": ids, "created_indexes": created}, result)
 
     expansion = expand(
@@ -158,6 +153,24 @@ def _stages_of(
             notes=[*result.notes, *expansion.notes],
         )
     )
+
+
+def _searched(
+    store: GraphStore, collection: str, graph: GraphQuery | None, partitions: list[str]
+) -> tuple[list[str] | None, list[str]]:
+    """Return the partitions that the search keeps to (none: all), and what the asker should know.
+
+    An empty list means that there is nothing to search.
+    """
+    if not partitions:
+        return None, []
+    if there := store.partitions(collection):
+        missing = [name for name in partitions if name not in there]
+        return partitions, [f"{collection} has no partition {name!r:.80}." for name in missing[:5]]
+    if graph is not None and takes_partitions(graph):
+        # What is in no partition is no answer, but it may lead to what is in one.
+        return None, []
+    return [], [f"{collection} has no partitions, so nothing in it is in those asked for."]
 
 
 def _indexed(ensure: Callable[[], object], search: Callable[[], list[Document]]) -> list[Document]:
