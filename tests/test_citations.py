@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 
@@ -246,6 +246,14 @@ def test_of_first_documents_that_are_too_long_each_keeps_its_beginning() -> None
     assert all(estimate_tokens(block) <= 100 for block in merged.text.split("\n\n"))
     assert "only the beginning had room: a, b, c, d" in merged.notes[0]
     assert merged.left_out == 0
+
+
+@example(["\n", "[c2]", " "])
+@given(st.lists(st.sampled_from(["[c2]", "\n", " ", "word", "\\[c2]"]), max_size=60))
+def test_a_text_that_is_cut_ends_in_no_header(parts: list[str]) -> None:
+    text = "start " + "".join(parts) + "w" * 400
+    merged = merge_context([found("a", doc(text, "c1"))], max_tokens=60)
+    assert [name for name, _ in parse_context(merged.text)] == ["CITE:1"]
 
 
 def test_what_had_no_room_has_no_citation() -> None:

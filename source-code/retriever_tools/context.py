@@ -107,4 +107,8 @@ def shorten(block: str, max_tokens: int) -> str:
     kept = block.encode()[: max_tokens * 3].decode(errors="ignore")
     cut = max(kept.rfind("\n"), kept.rfind(" "))
     header_end = block.index("\n")
-    return kept[:cut] if cut > header_end else kept
+    kept = kept[:cut] if cut > header_end else kept
+    line = kept.rfind("\n")
+    if line > header_end and HEADER.fullmatch(kept, line + 1):
+        kept = kept[:line]  # what stood behind it made it no header
+    return kept
