@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from langchain_core.documents import Document
 from store_contract import LEXICAL, MENTIONS, NODES, SEMANTIC, StoreContract, vector
 
-from retriever_tools import graph_writer, ladybug_file
+from retriever_tools import graph_writer, ladybug_reader
 from retriever_tools.embedded_indexes import EmbeddedIndexes, VectorIndex
 from retriever_tools.graph_writer import GraphWriter
 from retriever_tools.ladybug_file import connected, open_file
@@ -112,7 +112,7 @@ def test_no_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
 def test_a_truncated_file_is_a_store_error(
     tmp_path: Path, written: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladybug_file, "_OPENING_TRIES", 2)
+    monkeypatch.setattr(ladybug_reader, "_OPENING_TRIES", 2)
     file = tmp_path / "birds.lbug"
     for share in (0.1, 0.5, 0.9):
         file.write_bytes(written[: int(len(written) * share)])
@@ -665,7 +665,7 @@ def test_a_query_ends_at_the_time_limit_and_the_store_goes_on(path: Path) -> Non
     store = LadybugStore(path, timeout=0.1)
     with pytest.raises(StoreError, match=r"longer than 0\.1 seconds"):
         store.run(ENDLESS, {"nodes": ["n"] * 9999})
-    ladybug_file._end_queries()  # a later test forks, which an engine at work does not survive
+    ladybug_reader._QUERIES.end()  # a later test forks, which an engine at work does not survive
     assert len(store.run(TestContract.mentions_query, {"nodes": ["e1"], "least": 0})) == 2
 
 

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from retrievers.bm25 import BM25Retriever
 from retrievers.documents import invoke_untraced
 
-from .ladybug_file import Stamp, follow_forks
+from .forks import follow_forks
+from .ladybug_file import Stamp
 from .store import INDEX_PREFIX, PARTITION_FIELD, FieldError
 
 logger = logging.getLogger(__name__)

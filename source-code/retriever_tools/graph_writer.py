@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
+from .forks import follow_forks
 from .ladybug_file import (
     draft,
-    follow_forks,
     old_drafts,
     open_file,
     plain_error,

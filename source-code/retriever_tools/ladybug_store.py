@@ -23,9 +23,7 @@ from .embedded_indexes import (
 )
 from .graph_writer import write_lock
 from .ladybug_file import (
-    LadybugFile,
     Stamp,
-    Table,
     connected,
     draft,
     open_file,
@@ -35,6 +33,7 @@ from .ladybug_file import (
     stamp,
     wal,
 )
+from .ladybug_reader import LadybugReader, Table
 from .ladybug_values import check_parameters, holds_vectors, json_row
 from .store import (
     PARTITION_FIELD,
@@ -85,7 +84,7 @@ class LadybugStore:
             raise ValueError(f"timeout must be above 0 seconds, got {timeout!r}.")
         path = Path(path).absolute()
         self._timeout = timeout
-        self._file = LadybugFile(path)
+        self._file = LadybugReader(path)
         folder = index_folder or path.with_name(f"{path.name}.indexes")
         self._indexes = EmbeddedIndexes(Path(folder), path.name)
 
