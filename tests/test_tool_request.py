@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from ragbook.chains import PROMPT
 from ragbook.extractive import ExtractiveChatModel, read_prompt
 from retriever_tools import threads
 from retriever_tools.context import CONTEXT_TOKENS, INSTRUCTIONS, NO_ANSWER, estimate_tokens
-from retriever_tools.library import LibraryError
+from retriever_tools.library import FolderLibrary, LibraryError
 from retriever_tools.request import (
     AllToolsFailedError,
     Request,
@@ -728,6 +729,37 @@ def test_a_deep_search_goes_through_the_same_door() -> None:
     assert [step.tool_ids for step in response.steps] == [("one",)]
     with pytest.raises(ValueError, match="needs embeddings"):
         ask(use_llm_planner=True)
+
+
+async def test_a_deep_search_has_the_time_limit_of_the_answer(gate: threading.Event) -> None:
+    store = MemoryStore(NODES)
+    store.faults["search_lexical"] = lambda *_: gate.wait(20)
+    request = parse_request({"query": "grey", "custom_tools": ["t"], "use_llm_planner": True})
+    given: Any = (request, [make_tool()], store, CountingEmbeddings(), Chat())
+    with pytest.raises(AllToolsFailedError) as caught:
+        answer(*given, time_limit=0.1)
+    with pytest.raises(AllToolsFailedError) as awaited:
+        await aanswer(*given, time_limit=0.1)
+    for error in (caught.value, awaited.value):
+        assert {(one.tool_id, one.code) for one in error.failures} == {("t", "timeout")}
+
+
+@pytest.mark.parametrize("custom_tools", [[], ["t"]])
+async def test_a_library_that_fails_ends_a_deep_search_without_its_path(
+    custom_tools: list[str], tmp_path: Path
+) -> None:
+    library = FolderLibrary(tmp_path / "gone")
+    request = parse_request({"query": "q", "custom_tools": custom_tools, "use_llm_planner": True})
+    given: Any = (request, library, MemoryStore(NODES), CountingEmbeddings(), Chat())
+    with pytest.raises(AllToolsFailedError) as caught:
+        answer(*given)
+    with pytest.raises(AllToolsFailedError) as awaited:
+        await aanswer(*given)
+    for error in (caught.value, awaited.value):
+        assert [(one.tool_id, one.code) for one in error.failures] == [
+            (custom_tools[0] if custom_tools else "*", "store_error")
+        ]
+        assert str(tmp_path) not in str(error)
 
 
 # JSON, traces, and a real model

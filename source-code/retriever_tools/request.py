@@ -20,12 +20,13 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from .citations import MergedContext, merge_context, neutral, settle_marks
 from .context import CONTEXT_TOKENS, INSTRUCTIONS, NO_ANSWER, estimate_tokens
 from .expansion import own_query
+from .library import LibraryError
 from .lookup import Found, all_tools, check_request, failure, find_tools, look_up, tool_of
 from .request_format import Request, RequestError, parse_request
 from .result import Response, ToolFailure, ToolResult
 from .retriever import TIME_LIMIT, ToolRetriever
 from .starting_nodes import QueryVector
-from .store import GraphStore
+from .store import GraphStore, StoreError
 from .threads import OutOfTimeError, run_within
 from .tool import RetrieverTool
 
@@ -106,8 +107,15 @@ def answer(
         if request.use_llm_planner:
             from .deep_search import deep_search
 
-            everything, model = all_tools(tools), _needed(embeddings)
-            return deep_search(request.planned(), everything, store, model, chat_model)
+            return deep_search(
+                request.planned(),
+                _everything(request, tools, time_limit),
+                store,
+                _needed(embeddings),
+                chat_model,
+                time_limit=time_limit,
+                config=config,
+            )
         known = _checked(request, tools, store, time_limit)
         results = run_tools(request, known, store, embeddings, time_limit=time_limit, config=config)
         return compose(request, known, results, chat_model, config=config)
@@ -132,8 +140,15 @@ async def aanswer(
         if request.use_llm_planner:
             from .deep_search import adeep_search
 
-            everything, model = await asyncio.to_thread(all_tools, tools), _needed(embeddings)
-            return await adeep_search(request.planned(), everything, store, model, chat_model)
+            return await adeep_search(
+                request.planned(),
+                await asyncio.to_thread(_everything, request, tools, time_limit),
+                store,
+                _needed(embeddings),
+                chat_model,
+                time_limit=time_limit,
+                config=config,
+            )
         known = await asyncio.to_thread(_checked, request, tools, store, time_limit)
         results = await arun_tools(
             request, known, store, embeddings, time_limit=time_limit, config=config
@@ -263,6 +278,15 @@ def _needed(embeddings: Embeddings | None) -> Embeddings:
     if embeddings is None:
         raise ValueError("A deep search chooses tools by their descriptions and needs embeddings.")
     return embeddings
+
+
+def _everything(request: Request, tools: Any, time_limit: float) -> list[RetrieverTool]:
+    """Return all tools that a deep search may look at; without them, all that it may run fail."""
+    try:
+        return run_within(time_limit, lambda: all_tools(tools))
+    except (OutOfTimeError, LibraryError, StoreError) as error:
+        failures = [failure(name, error) for name in request.tool_ids or ["*"]]
+        raise AllToolsFailedError(failures) from None
 
 
 def _checked(
