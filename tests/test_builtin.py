@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from langchain_core.embeddings import DeterministicFakeEmbedding
 
 from ragbook.corpus import default_data_folder
-from ragbook.graph_data import build_example
+from ragbook.graph_data import GraphRows, build_example, example_rows
 from retriever_tools import expand_builtin
 from retriever_tools.builtin import ENTITIES_AQL, ENTITIES_CYPHER, MAX_CHUNKS, MAX_RELATED
 from retriever_tools.ladybug_store import LadybugStore
@@ -40,6 +41,11 @@ def builtin(kind: str, tool_id: str = "it", **config: Any) -> RetrieverTool:
     return parse_tool(
         {"tool_id": tool_id, "tool_type": kind, "description": "For a test.", "config": config}
     )
+
+
+@pytest.fixture(scope="module")
+def schema() -> GraphRows:
+    return example_rows()
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +234,45 @@ def test_an_example_tool_is_valid_and_described(file: Path) -> None:
         assert config.aql_config.bind_params == config.cypher_config.bind_params
         used = check_cypher(config.cypher_config.template) - RESERVED
         assert used == check_aql(config.aql_config.template) - RESERVED - {"@relations_collection"}
+
+
+STRINGS = re.compile(r"'[^']*'")
+TABLE = re.compile(r"[(\[]\w*:(\w+)|\b(?:OUTBOUND|INBOUND|ANY) \w+ ([A-Z]\w+)")
+"""As in `(airport:Airports)`, `[:FLIGHT]`, `OUTBOUND start FLIGHT`."""
+TABLES = re.compile(r"^WITH ([A-Z]\w+(?:, [A-Z]\w+)*)", re.MULTILINE)
+"""As AQL begins: `WITH Entities, Chunks`."""
+READ = re.compile(r"(?<=\w)\.(\w+)")
+MADE = re.compile(r"\b(\w+):|\bAS (\w+)")
+
+
+@pytest.mark.parametrize("language", ["cypher", "aql"])
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_an_example_tool_names_only_what_the_graph_has(
+    file: Path, language: Any, schema: GraphRows
+) -> None:
+    fields = {table.name: set(table.fields) for table in schema.nodes}
+    fields |= {
+        table.name: {"embedding", *fields[table.name]}
+        for table in schema.nodes
+        if table.embedded is not None
+    }
+    edges = {table.name: set(table.fields) for table in schema.edges}
+    known = {"_id", "_key"}.union(*fields.values(), *edges.values())
+    for tool in expand_builtin(load(file.stem), language):
+        config = tool.config
+        assert {mode.field for mode in config.search_modes} <= fields[str(config.collection)]
+        query = config.cypher_config if language == "cypher" else config.aql_config
+        if query is None:
+            continue
+        relations = query.relations_collection
+        assert {*([relations] if isinstance(relations, str) else relations or [])} <= edges.keys()
+        template = STRINGS.sub("", query.template)
+        tables = {name for pair in TABLE.findall(template) for name in pair if name}
+        tables |= {name for found in TABLES.findall(template) for name in found.split(", ")}
+        assert tables
+        assert tables <= fields.keys() | edges.keys()
+        made = {name for pair in MADE.findall(template) for name in pair}
+        assert set(READ.findall(template)) <= known | made
 
 
 def test_there_are_the_tools_that_the_book_names() -> None:
