@@ -55,20 +55,23 @@ def read_sentences(passages: Sequence[Document]) -> list[Sentence]:
 def find_entities(sentences: Sequence[Sentence]) -> list[Entity]:
     """Find the names, codes and technical terms of a text.
 
+    Words are only compared and counted, so a reader can tell from the text why an entity is one:
+
     - Names are runs of capitalised words, also with `of`, `von` and the like between them. At the
-      beginning of a sentence a capital is no evidence, so a word there counts only if it is
-      capitalised elsewhere too, or a capitalised word follows and it never occurs in small letters.
+      beginning of a sentence a capital is no evidence, so a word there counts only if, within
+      sentences, it has a capital more often than not, or if a capitalised word follows and it never
+      occurs in small letters.
     - Codes are words with digits and letters (`H225`, `C-415/93`), numbers with two hyphens or more
-      (`64-17-5`), and acronyms with what follows (`ISO 4217`).
+      that are no dates (`64-17-5`), and acronyms with what follows (`ISO 4217`).
     - An acronym and its long form are one entity where the text sets them side by side, by the
       letters, as in Schwartz and Hearst (2003), "A simple algorithm for identifying abbreviation
       definitions in biomedical text".
     - Terms are runs of words in small letters that are used like nouns, often enough by the C-value
       of Frantzi, Ananiadou and Mima (2000), "Automatic recognition of multi-word terms: the
-      C-value/NC-value method", or introduced by the text (`called …`).
+      C-value/NC-value method", or introduced by the text (`called …`, `… is a …`).
 
-    Variants in case, plural and possessive, and the last word of a name that only one longer name
-    ends with (`Menger`, Carl Menger), are one entity.
+    Variants in case, plural and possessive, and the end of a name that only one longer name ends
+    with (`Menger`, Carl Menger), are one entity.
 
     Names and terms are found in scripts that have capitals and put spaces between words; the lists
     of words that are no terms are English. In German, where every noun has a capital, nouns count
@@ -85,10 +88,9 @@ def find_entities(sentences: Sequence[Sentence]) -> list[Entity]:
     rows = [tokens(text) for text in texts]
     counts = WordCounts(rows)
     long_forms = find_long_forms(texts, rows)
-    by_first_word: dict[str, str] = {}
+    by_first_word: dict[str, list[str]] = defaultdict(list)
     for form in sorted(long_forms.values()):
-        first = tokens(form)[0].text.lower()
-        by_first_word[first] = f"{by_first_word.get(first, '')}\n{form.lower()}"
+        by_first_word[tokens(form)[0].text.lower()].append(form.lower())
     found = [
         mention
         for number, row in enumerate(rows)

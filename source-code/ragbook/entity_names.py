@@ -125,7 +125,7 @@ def names(
     row: Sequence[Token],
     sentence: int,
     counts: WordCounts,
-    long_forms: Mapping[str, str],
+    long_forms: Mapping[str, Sequence[str]],
 ) -> Iterator[Mention]:
     """Return the names and codes of a sentence, from left to right.
 
@@ -134,7 +134,7 @@ def names(
         row: Its words.
         sentence: Its number.
         counts: Of the whole text.
-        long_forms: What acronyms stand for, by what it looks like in small letters.
+        long_forms: What acronyms stand for, in small letters, by its first word.
     """
     at = 0
     while at < len(row):
@@ -162,13 +162,13 @@ def names(
         yield Mention(name, "name" if plain else "code", sentence, run[0].start)
 
 
-def _long_form(text: str, token: Token, long_forms: Mapping[str, str]) -> str:
+def _long_form(text: str, token: Token, long_forms: Mapping[str, Sequence[str]]) -> str:
     """Return the longest long form of an acronym that begins at a word, as the text has it."""
     found = ""
-    for form in long_forms.get(token.text.lower(), "").split("\n"):
+    for form in long_forms.get(token.text.lower(), []):
         part = text[token.start : token.start + len(form)]
         after = text[token.start + len(form) : token.start + len(form) + 1]
-        if form and part.lower() == form and not after.isalnum() and len(form) > len(found):
+        if part.lower() == form and not after.isalnum() and len(form) > len(found):
             found = part
     return found
 

@@ -111,12 +111,12 @@ def _like_a_noun(row: Sequence[Token], run: Sequence[Token]) -> bool:
 def _frequent(
     uses: dict[Term, list[_Use]], nouns: Counter[str], passages: Sequence[int]
 ) -> set[Term]:
-    longer: dict[Term, list[int]] = defaultdict(list)
-    for term, places in uses.items():
-        if len(term) > 1 and len(places) >= RUN_COUNT:
-            for size in range(1, len(term)):
-                for start in range(len(term) - size + 1):
-                    longer[term[start : start + size]].append(len(places))
+    """Return the terms that occur often enough, are used like nouns, and are no common words.
+
+    A short single word is most often a common one, so more is asked of it: it must come in bursts,
+    as words do that a passage is about, and be used like a noun in a third of its places.
+    """
+    longer = _longer(uses)
     chosen = set()
     for term, places in uses.items():
         short = len(term) == 1 and len(term[0]) < LONG_WORD
@@ -135,6 +135,17 @@ def _frequent(
                 continue
         chosen.add(term)
     return chosen
+
+
+def _longer(uses: dict[Term, list[_Use]]) -> dict[Term, list[int]]:
+    """Return, for each term, how often each of the longer ones occurs that hold it."""
+    longer: dict[Term, list[int]] = defaultdict(list)
+    for term, places in uses.items():
+        if len(term) > 1 and len(places) >= RUN_COUNT:
+            for size in range(1, len(term)):
+                for start in range(len(term) - size + 1):
+                    longer[term[start : start + size]].append(len(places))
+    return longer
 
 
 _CALLED = re.compile(

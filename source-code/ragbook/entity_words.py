@@ -16,7 +16,7 @@ HEADS = _words(
     Chamber Charter Church City Code College Commission Committee Community Company
     Confederation Conference Congress Convention Council Court Day Declaration Department Duke
     Elements Emperor Faculty Federation Foundation Gulf History House Institute Institution Isle
-    Journal King Kingdom Lake Law Laws League Library Minister Ministry Ministry Mount Museum
+    Journal King Kingdom Lake Law Laws League Library Minister Ministry Mount Museum
     Nature Office Order Organisation Organization Origin Origins Parliament Party Peace
     President Principles Province Queen Republic Review Rules School Sea Secretary Senate
     Society State States Strait System Theory Treaty Union University War Wealth

@@ -15,7 +15,7 @@ from langchain_core.embeddings import Embeddings
 
 from ragbook.corpus import CorpusError, default_data_folder, load_passages, text_files
 from ragbook.embedding_cache import cache_folder, cached_embeddings
-from ragbook.knowledge_graph import build_knowledge_graph
+from ragbook.knowledge_graph import Edge, KnowledgeGraph, build_knowledge_graph
 
 if TYPE_CHECKING:
     from ragbook.profiles import Profile
@@ -87,55 +87,12 @@ def knowledge_rows(folder: Path) -> GraphRows:
         CorpusError: If the folder is not there or holds no text.
     """
     graph = build_knowledge_graph(load_passages(folder))
-    weight = {"weight": "DOUBLE"}
-    string = "STRING"
-    edges = {
-        ("MENTIONED_IN", "Chunks"): graph.mentioned_in,
-        ("RELATED_TO", "Entities"): graph.related_to,
-        ("IN_COMMUNITY", "Communities"): graph.in_community,
-    }
     return GraphRows(
-        nodes=[
-            NodeTable(
-                "Chunks",
-                dict.fromkeys(("id", "content", "source", "partition_id"), string),
-                [
-                    {
-                        "id": str(chunk.id),
-                        "content": chunk.page_content,
-                        "source": chunk.metadata["source"],
-                        "partition_id": chunk.metadata["source"],
-                    }
-                    for chunk in graph.chunks
-                ],
-                [chunk.page_content for chunk in graph.chunks],
-            ),
-            NodeTable(
-                "Entities",
-                dict.fromkeys(("id", "entity_name", "kind", "aliases", "description"), string)
-                | {"mentions": "INT64"},
-                [vars(entity) for entity in graph.entities],
-                [entity.embedding_text for entity in graph.entities],
-            ),
-            NodeTable(
-                "Communities",
-                dict.fromkeys(("id", "title", "content"), string) | {"size": "INT64"},
-                [
-                    {name: getattr(c, name) for name in ("id", "title", "content", "size")}
-                    for c in graph.communities
-                ],
-                [community.content for community in graph.communities],
-            ),
-        ],
+        nodes=[_chunks(graph), _entities(graph), _communities(graph)],
         edges=[
-            EdgeTable(
-                name,
-                "Entities",
-                target,
-                weight,
-                [{"from": e.source, "to": e.target, "weight": e.weight} for e in rows],
-            )
-            for (name, target), rows in edges.items()
+            _links("MENTIONED_IN", "Chunks", graph.mentioned_in),
+            _links("RELATED_TO", "Entities", graph.related_to),
+            _links("IN_COMMUNITY", "Communities", graph.in_community),
         ],
     )
 
@@ -276,6 +233,38 @@ def _put(new: Path, path: Path) -> None:
         pass
     except OSError:  # a file system without links
         os.replace(new, path)
+
+
+def _chunks(graph: KnowledgeGraph) -> NodeTable:
+    rows = [
+        {
+            "id": str(chunk.id),
+            "content": chunk.page_content,
+            "source": chunk.metadata["source"],
+            "partition_id": chunk.metadata["source"],
+        }
+        for chunk in graph.chunks
+    ]
+    fields = dict.fromkeys(("id", "content", "source", "partition_id"), "STRING")
+    return NodeTable("Chunks", fields, rows, [chunk.page_content for chunk in graph.chunks])
+
+
+def _entities(graph: KnowledgeGraph) -> NodeTable:
+    names = ("id", "entity_name", "kind", "aliases", "description")
+    fields = dict.fromkeys(names, "STRING") | {"mentions": "INT64"}
+    rows = [vars(entity) for entity in graph.entities]
+    return NodeTable("Entities", fields, rows, [node.embedding_text for node in graph.entities])
+
+
+def _communities(graph: KnowledgeGraph) -> NodeTable:
+    fields = dict.fromkeys(("id", "title", "content"), "STRING") | {"size": "INT64"}
+    rows = [{name: getattr(group, name) for name in fields} for group in graph.communities]
+    return NodeTable("Communities", fields, rows, [group.content for group in graph.communities])
+
+
+def _links(name: str, target: str, edges: list[Edge]) -> EdgeTable:
+    rows = [{"from": edge.source, "to": edge.target, "weight": edge.weight} for edge in edges]
+    return EdgeTable(name, "Entities", target, {"weight": "DOUBLE"}, rows)
 
 
 def _airports(folder: Path) -> NodeTable:

@@ -101,7 +101,7 @@ def expand_builtin(tool: RetrieverTool, language: Literal["cypher", "aql"]) -> l
         the built-in one; of several, each has its own after a dot: `everything.entities`. A tool
         that is no built-in one is returned as it is.
     """
-    if tool.tool_type == "custom_retriever":
+    if not is_builtin(tool):
         return [tool]
     if tool.tool_type == "local":
         return [_entities(tool, language, tool.config.top_k, tool.tool_id)]
