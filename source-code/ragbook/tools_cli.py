@@ -43,8 +43,11 @@ from ragbook.tools_setup import (
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
+    from langchain_core.language_models import BaseChatModel
 
     from retriever_tools.library import Library
+    from retriever_tools.result import Response
+    from retriever_tools.store import GraphStore
     from retriever_tools.tool import RetrieverTool, ToolError
 
 app = typer.Typer(
@@ -217,12 +220,12 @@ def run(
         found = _with_top_k(_named(library, tool) if tool else _all(library), top_k)
         with busy("Starting"):
             from ragbook.embedding_cache import cached_embeddings
-            from ragbook.tools_models import ChatErrors, NamedEmbeddings
+            from ragbook.tools_models import NamedEmbeddings
             from ragbook.tools_view import print_answer, print_runs
-            from retriever_tools.request import AllToolsFailedError, answer, parse_request
+            from retriever_tools.request import AllToolsFailedError
 
             usable = usable_profile(profile)
-            embeddings, chat_errors = NamedEmbeddings(cached_embeddings(usable)), ChatErrors()
+            embeddings = NamedEmbeddings(cached_embeddings(usable))
             if not (tool or deep):
                 found = fitting_tools(question, found, embeddings)
         request = {
@@ -237,15 +240,7 @@ def run(
         if store is None:
             store = stack.enter_context(database.open())
         try:
-            with busy("Searching"), chat_errors.named():
-                response = answer(
-                    parse_request(request),
-                    found,
-                    store,
-                    embeddings,
-                    usable.chat_model(),
-                    config={"callbacks": [chat_errors]},
-                )
+            response = _answered(request, found, store, embeddings, usable.chat_model())
         except AllToolsFailedError as error:
             if as_json:
                 print_json({"error": str(error), "tools": [vars(one) for one in error.failures]})
@@ -329,6 +324,28 @@ def clean(
         print_line(f"removed  {one_line(name)}")
     if not removed:
         out.print("There is nothing to remove.")
+
+
+def _answered(
+    request: dict[str, Any],
+    tools: list[RetrieverTool],
+    store: GraphStore,
+    embeddings: Embeddings,
+    chat_model: BaseChatModel,
+) -> Response:
+    from ragbook.tools_models import ChatErrors
+    from retriever_tools.request import answer, parse_request
+
+    errors = ChatErrors()
+    with busy("Searching"), errors.named():
+        return answer(
+            parse_request(request),
+            tools,
+            store,
+            embeddings,
+            chat_model,
+            config={"callbacks": [errors]},
+        )
 
 
 def _document(tool: RetrieverTool) -> dict[str, Any]:
