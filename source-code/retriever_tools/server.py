@@ -10,9 +10,11 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -92,7 +94,7 @@ def create_app(
     Raises:
         ValueError: If the token is unfit, or a limit is not positive.
     """
-    limits = {
+    limits: dict[str, Any] = {
         "max_body_bytes": max_body_bytes,
         "time_limit": time_limit,
         "body_seconds": body_seconds,
@@ -101,43 +103,47 @@ def create_app(
     for name, limit in limits.items():
         if not limit > 0:  # nor NaN
             raise ValueError(f"{name} must be positive, got {limit}.")
-    expected = _digest(check_token(token).encode())
-    document = json.dumps(openapi_document(), ensure_ascii=False).encode()
-    running = 0
+    known = {} if tools is None else tools
+    service = _Service(answer, _digest(check_token(token).encode()), known, **limits)
+    app = Starlette(
+        routes=[
+            Route("/v1/graphrag-query", service.query, methods=["POST"]),
+            Route("/v1/tools", service.list_tools, methods=["GET"]),
+            Route("/health", _health, methods=["GET"]),
+            Route("/openapi.json", _openapi, methods=["GET"]),
+        ],
+        middleware=[Middleware(Envelope, max_drain=max_body_bytes)],
+        exception_handlers={HTTPException: _answer_problem},
+    )
+    app.router.redirect_slashes = False  # a redirect would repeat the Host header of the request
+    return app
 
-    def authorize(request: HttpRequest) -> None:
-        given = [value for name, value in request.scope["headers"] if name == b"authorization"]
-        scheme, _, credentials = (given[0] if len(given) == 1 else b"").partition(b" ")
-        # Digests have one length, so the time of the comparison tells nothing of the token.
-        same = hmac.compare_digest(_digest(credentials.strip(b" ")), expected)
-        if not (same and scheme.lower() == b"bearer"):
-            challenge = "Bearer" if not given else 'Bearer error="invalid_token"'
-            message = "Send the header Authorization: Bearer, followed by the service's token."
-            raise Problem(401, "unauthorized", message, {"WWW-Authenticate": challenge})
 
-    @asynccontextmanager
-    async def slot() -> AsyncIterator[None]:
-        nonlocal running
-        if running >= max_concurrent:
-            raise busy()
-        running += 1
-        try:
-            yield
-        finally:
-            running -= 1
+@dataclass
+class _Service:
+    """The two addresses that need the token; the arguments are those of `create_app`."""
 
-    async def query(request: HttpRequest) -> HttpResponse:
-        authorize(request)
+    answer: Answer
+    token_digest: bytes
+    tools: Mapping[str, RetrieverTool]
+    max_body_bytes: int
+    time_limit: float
+    body_seconds: float
+    max_concurrent: int
+    running: int = 0
+
+    async def query(self, request: HttpRequest) -> HttpResponse:
+        self._authorize(request)
         _check_media_type(request)
-        body = await _read_body(request, max_body_bytes, body_seconds)
+        body = await _read_body(request, self.max_body_bytes, self.body_seconds)
         value = await run_in_threadpool(parse_body, body)  # a large one takes a moment
         try:
             parsed = parse_request(value)
         except RequestError as error:
             raise invalid(error.faults) from None
-        async with slot():
+        with self._slot():
             try:
-                response = await _while_connected(answer(parsed), request, time_limit)
+                response = await _while_connected(self.answer(parsed), request, self.time_limit)
             except RequestError as error:  # what only the tools can tell, as of bind parameters
                 raise invalid(error.faults) from None
             except AllToolsFailedError as error:
@@ -145,35 +151,49 @@ def create_app(
         request.scope["run_id"] = response.run_id  # for the log, which has lines of the run, too
         return JsonResponse(response.to_json())
 
-    async def list_tools(request: HttpRequest) -> HttpResponse:
-        authorize(request)
+    async def list_tools(self, request: HttpRequest) -> HttpResponse:
+        self._authorize(request)
         # In a thread, as they may be in files or a database, which may hang.
-        reading = asyncio.to_thread(lambda: [] if tools is None else list(tools.values()))
-        found = await _while_connected(reading, request, time_limit)
+        reading = asyncio.to_thread(lambda: list(self.tools.values()))
+        found = await _while_connected(reading, request, self.time_limit)
         listed = [
             {"tool_id": tool.tool_id, "tool_type": tool.tool_type, "description": tool.description}
             for tool in found
         ]
         return JsonResponse({"tools": listed})
 
-    async def health(request: HttpRequest) -> HttpResponse:
-        return JsonResponse({"status": "ok"})
+    def _authorize(self, request: HttpRequest) -> None:
+        given = [value for name, value in request.scope["headers"] if name == b"authorization"]
+        scheme, _, credentials = (given[0] if len(given) == 1 else b"").partition(b" ")
+        # Digests have one length, so the time of the comparison tells nothing of the token.
+        same = hmac.compare_digest(_digest(credentials.strip(b" ")), self.token_digest)
+        if not (same and scheme.lower() == b"bearer"):
+            challenge = "Bearer" if not given else 'Bearer error="invalid_token"'
+            message = "Send the header Authorization: Bearer, followed by the service's token."
+            raise Problem(401, "unauthorized", message, {"WWW-Authenticate": challenge})
 
-    async def openapi(request: HttpRequest) -> HttpResponse:
-        return HttpResponse(document, media_type="application/json")
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        if self.running >= self.max_concurrent:
+            raise busy()
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
 
-    app = Starlette(
-        routes=[
-            Route("/v1/graphrag-query", query, methods=["POST"]),
-            Route("/v1/tools", list_tools, methods=["GET"]),
-            Route("/health", health, methods=["GET"]),
-            Route("/openapi.json", openapi, methods=["GET"]),
-        ],
-        middleware=[Middleware(Envelope, max_drain=max_body_bytes)],
-        exception_handlers={HTTPException: _answer_problem},
-    )
-    app.router.redirect_slashes = False  # a redirect would repeat the Host header of the request
-    return app
+
+async def _health(request: HttpRequest) -> HttpResponse:
+    return JsonResponse({"status": "ok"})
+
+
+async def _openapi(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(_document(), media_type="application/json")
+
+
+@cache
+def _document() -> bytes:
+    return json.dumps(openapi_document(), ensure_ascii=False).encode()
 
 
 async def _answer_problem(request: HttpRequest, error: Exception) -> HttpResponse:
