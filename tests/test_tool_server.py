@@ -855,6 +855,24 @@ def test_a_body_that_comes_too_slowly_is_not_waited_for() -> None:
         assert one_answer(raw(address, sent, b"{")) == (408, "request_timeout")
 
 
+class Unread(transport.JsonProtocol):
+    read_seconds = 0.1
+
+
+def test_a_client_that_does_not_read_is_cut_off() -> None:
+    ask = head(path="/openapi.json", method="GET")
+    deadline = time.monotonic() + 10
+    with serving(app_for(), http=Unread) as address, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(address)
+        with suppress(ConnectionError):
+            connection.sendall(ask * 500)  # some 10 MB of answers, more than any buffer holds
+            while time.monotonic() < deadline:
+                connection.send(b" ")
+                time.sleep(0.01)
+            pytest.fail("the connection is still there")
+
+
 class Narrow(transport.JsonProtocol):
     max_connections = 2
 

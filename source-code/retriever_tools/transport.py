@@ -1,7 +1,7 @@
 """How the service is run: uvicorn with limits, and with JSON where it would answer in plain text.
 
 What is refused here never reaches the application: broken HTTP, heads that are too large or come
-too slowly, and more connections than are served at a time.
+too slowly, clients that do not read, and more connections than are served at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ from .threads import DaemonExecutor
 from .wire import Problem
 
 HEAD_SECONDS = 10.0
-"""How long a client may take to send them."""
+"""How long a client may take to send the first line and the headers."""
+
+READ_SECONDS = 30.0
+"""How long a client that does not read may hold its connection, once the buffers are full."""
 
 KEEP_ALIVE_SECONDS = 5
 """How long a connection may be idle between two requests."""
@@ -57,8 +60,10 @@ class JsonProtocol(H11Protocol):
     """HTTP/1.1 of uvicorn, whose own errors are JSON too, and which does not wait for ever."""
 
     head_seconds = HEAD_SECONDS
+    read_seconds = READ_SECONDS
     max_connections = MAX_CONNECTIONS
     _timer: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
     _refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -76,10 +81,22 @@ class JsonProtocol(H11Protocol):
             super().data_received(data)
             self._watch()
 
+    def pause_writing(self) -> None:
+        """Start a clock when the client leaves so much unread that no more is written."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.read_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Stop that clock when the client has read."""
+        if self._unread is not None:
+            self._unread.cancel()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a connection."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for clock in (self._timer, self._unread):
+            if clock is not None:
+                clock.cancel()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -147,7 +164,8 @@ def server(app: ASGIApp, **options: Any) -> uvicorn.Server:
     """Return a server for the service, which is not yet running.
 
     No header of a proxy is believed, no version is told, and uvicorn's own log of addresses is off,
-    as they may hold secrets; the service keeps a log of its own.
+    as they may hold secrets; the service keeps a log of its own. It runs in this process and never
+    forks, as the copy of one whose models and database have threads may crash.
 
     Args:
         app: The service.
