@@ -8,7 +8,7 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +36,7 @@ from ragbook.tools_setup import (
 )
 
 if TYPE_CHECKING:
+    from retriever_tools.library import Contents
     from retriever_tools.request import Request
     from retriever_tools.result import Response
 
@@ -104,21 +105,26 @@ def serve(
             max_concurrent=max_concurrent,
         )
         _log_to_stderr()
-        for broken in contents.broken:
-            _note(f"Left out, as it is broken (see rag tools list): {one_line(broken.name)}")
-        if not contents.tools:
-            _note("There is no tool to run. Add one: rag tools add FILE")
-        if not is_local(listener):
-            _note(
-                f"Warning: other machines can reach the service on {host}, and it speaks plain "
-                "HTTP: who listens in on the network reads questions, answers and the token, and "
-                "can use it. Put a proxy with TLS before it, or listen on 127.0.0.1 and come "
-                "through ssh -L."
-            )
+        for warning in _warnings(contents, None if is_local(listener) else host):
+            _note(warning)
         print_line(f"The service is at {url(listener)} (Ctrl-C ends)")
         _note(example(url(listener), contents.tools, token if made else None, token_file))
         serve(server(app), listener)
     print_line("Ended.")
+
+
+def _warnings(contents: Contents, host: str | None) -> Iterator[str]:
+    """Return what to know before the service is used; a host is given if others can reach it."""
+    for broken in contents.broken:
+        yield f"Left out, as it is broken (see rag tools list): {one_line(broken.name)}"
+    if not contents.tools:
+        yield "There is no tool to run. Add one: rag tools add FILE"
+    if host is not None:
+        yield (
+            f"Warning: other machines can reach the service on {host}, and it speaks plain HTTP: "
+            "who listens in on the network reads questions, answers and the token, and can use it. "
+            "Put a proxy with TLS before it, or listen on 127.0.0.1 and come through ssh -L."
+        )
 
 
 def example(

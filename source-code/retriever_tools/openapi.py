@@ -332,18 +332,6 @@ _QUERY = tuple(_ERRORS)
 
 def openapi_document() -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of the service; it tells nothing of the tools it has."""
-    models = (Request, Answered, ToolList, Health, Error)
-    _, schemas = models_json_schema(
-        [(Request, "validation"), *((model, "serialization") for model in models[1:])],
-        ref_template=REFERENCE,
-    )
-    request = schemas["$defs"]["Request"]
-    request.update(_REQUEST_RULES)
-    fields = request["properties"]
-    fields["query"] |= {**_NOT_BLANK, "maxLength": MAX_QUERY_BYTES}
-    fields["custom_tools"]["items"] = _NOT_BLANK
-    fields["partition_ids"]["anyOf"][0] |= {"items": _NOT_BLANK, "minItems": 1}
-    fields["bind_params"]["propertyNames"] = {"not": {"enum": sorted(RESERVED)}}
     secured: list[dict[str, list[str]]] = [{"bearer": []}]
     return {
         "openapi": "3.1.0",
@@ -393,10 +381,27 @@ def openapi_document() -> dict[str, Any]:
             },
         },
         "components": {
-            "schemas": schemas["$defs"],
+            "schemas": _schemas(),
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _schemas() -> dict[str, Any]:
+    """Return the schemas of requests and answers, with what the models check by code of ours."""
+    models = (Request, Answered, ToolList, Health, Error)
+    _, schemas = models_json_schema(
+        [(Request, "validation"), *((model, "serialization") for model in models[1:])],
+        ref_template=REFERENCE,
+    )
+    request = schemas["$defs"]["Request"]
+    request.update(_REQUEST_RULES)
+    fields = request["properties"]
+    fields["query"] |= {**_NOT_BLANK, "maxLength": MAX_QUERY_BYTES}
+    fields["custom_tools"]["items"] = _NOT_BLANK
+    fields["partition_ids"]["anyOf"][0] |= {"items": _NOT_BLANK, "minItems": 1}
+    fields["bind_params"]["propertyNames"] = {"not": {"enum": sorted(RESERVED)}}
+    return dict(schemas["$defs"])
 
 
 def _content(model: str | None, example: Any) -> dict[str, Any]:
