@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import weakref
 from typing import Protocol
@@ -30,6 +31,8 @@ def keep_for_ever(inherited: object) -> None:
 
 
 def _after_fork() -> None:
+    # What the parent had not freed yet may be the engine's, and is not to be freed here.
+    gc.freeze()
     for holder in list(_HOLDERS):
         holder.after_fork()
 
