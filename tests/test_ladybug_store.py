@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -171,6 +172,19 @@ def test_a_forked_process_goes_on_with_the_store_and_ends(path: Path, store: Lad
     assert len(store.search_lexical("Chunks", "content", "owls", 5)) == 2
 
 
+def test_a_forked_process_does_not_free_what_its_parent_has_not_yet(path: Path) -> None:
+    database = open_file(path, read_only=True)
+    cycle: list[Any] = [LadybugStore(path), database]
+    cycle.append(cycle)
+    del database, cycle
+
+    def collect() -> None:
+        gc.collect()
+        assert LadybugStore(path).has_collection("Chunks")
+
+    assert exit_code(collect) == 0
+
+
 # Index files
 
 
@@ -280,6 +294,18 @@ def test_a_folder_that_cannot_be_written_leaves_the_index_in_memory(
     assert store.missing_indexes("Chunks", [LEXICAL]) == []
     assert ids(store.search_lexical("Chunks", "content", "cats", 5)) == ["c3"]
     assert store.drop_indexes() == ["cr_Chunks_content"]
+
+
+def test_databases_with_one_folder_of_indexes_drop_their_own_alone(tmp_path: Path) -> None:
+    stores = [
+        LadybugStore(write_graph(tmp_path / name), index_folder=tmp_path / "indexes")
+        for name in ("a.lbug", "b.lbug")
+    ]
+    for store in stores:
+        store.create_indexes("Chunks", [LEXICAL])
+    assert stores[0].drop_indexes() == ["cr_Chunks_content"]
+    fresh = LadybugStore(tmp_path / "b.lbug", index_folder=tmp_path / "indexes")
+    assert fresh.missing_indexes("Chunks", [LEXICAL]) == []
 
 
 def test_names_that_read_the_same_together_are_two_indexes(tmp_path: Path) -> None:
@@ -728,6 +754,26 @@ def test_a_tool_without_a_key_goes_by_its_id(store: LadybugStore) -> None:
     store.put_tool({"tool_id": "owls", "description": "old"})
     store.put_tool({"tool_id": "owls", "description": "new"})
     assert store.tools() == [{"tool_id": "owls", "description": "new"}]
+
+
+def test_a_tool_is_put_into_the_file_that_a_link_leads_to(path: Path) -> None:
+    link = path.with_name("today.lbug")
+    link.symlink_to(path)
+    LadybugStore(link).put_tool({"_key": "a"})
+    assert link.is_symlink()
+    assert LadybugStore(path).tools() == [{"_key": "a"}]
+
+
+def test_a_store_follows_a_link_that_is_led_to_another_graph(path: Path, tmp_path: Path) -> None:
+    other, link = tmp_path / "other.lbug", tmp_path / "today.lbug"
+    with GraphWriter(other) as graph:
+        graph.nodes("Owls", {"id": "STRING"}, [{"id": "a"}])
+    link.symlink_to(path)
+    store = LadybugStore(link)
+    assert store.has_collection("Chunks")
+    link.unlink()
+    link.symlink_to(other)
+    assert store.has_collection("Owls")
 
 
 def test_a_tool_that_is_not_json_is_named(path: Path) -> None:

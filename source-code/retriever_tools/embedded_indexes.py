@@ -38,9 +38,10 @@ Hit = tuple[str, float]
 
 _FORMAT = 1
 _FILE = re.compile(
-    rf"({INDEX_PREFIX}[A-Za-z_][A-Za-z0-9_]*)\.[0-9a-f]{{8}}-[0-9a-f]{{16}}\.(?:jsonl|npz)"
+    rf"({INDEX_PREFIX}[A-Za-z_][A-Za-z0-9_]*)\.([0-9a-f]{{8}})-[0-9a-f]{{8}}-[0-9a-f]{{16}}"
+    r"\.(?:jsonl|npz)"
 )
-_HALF_WRITTEN = re.compile(rf"\.({_FILE.pattern})-[0-9a-f]{{32}}")
+_HALF_WRITTEN = re.compile(rf"\.{_FILE.pattern}-[0-9a-f]{{32}}")
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ class EmbeddedIndexes:
     """
 
     def __init__(self, folder: Path, database: str) -> None:
-        self._folder, self._database = folder, database
+        self._folder, self._database = folder, _digest(database)[:8]
         self._held: dict[tuple[Kind, str, str], tuple[Stamp, TextIndex | VectorIndex]] = {}
         self._lock = threading.Lock()
         follow_forks(self)
@@ -321,22 +322,22 @@ class EmbeddedIndexes:
                 other.unlink(missing_ok=True)
 
     def _path(self, kind: Kind, collection: str, field: str, state: Stamp) -> Path:
-        # The first digest tells a_b.c from a.b_c, and one database in the folder from another.
-        whose = _digest([_FORMAT, self._database, kind, collection, field])[:8]
-        name = f"{index_name(collection, field)}.{whose}-{_digest(state)}{_KINDS[kind].suffix}"
+        # The second digest tells a_b.c from a.b_c.
+        digests = self._database, _digest([_FORMAT, kind, collection, field])[:8], _digest(state)
+        name = f"{index_name(collection, field)}.{'-'.join(digests)}{_KINDS[kind].suffix}"
         return self._folder / name
 
     def _files(self) -> list[tuple[Path, str]]:
+        """Return the database's files in the folder, half-written ones too, and their indexes."""
         try:
             paths = sorted(self._folder.iterdir())
         except OSError:
             return []
         found = []
         for path in paths:
-            match = _FILE.fullmatch(path.name)
-            half = _HALF_WRITTEN.fullmatch(path.name)
-            if path.is_file() and (match or half):
-                found.append((path, match[1] if match else half[2] if half else ""))
+            match = _FILE.fullmatch(path.name) or _HALF_WRITTEN.fullmatch(path.name)
+            if match and match[2] == self._database and path.is_file():
+                found.append((path, match[1]))
         return found
 
 

@@ -70,11 +70,11 @@ class LadybugReader:
     is replaced, the next query reads the new one. A forked process opens the file anew.
 
     Args:
-        path: The file.
+        path: The file, or a link to it, which may be led to another one later.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._path = path
         self._closed = False
         self._tables: tuple[Stamp, dict[str, Table]] | None = None
         self._lock = threading.Lock()
@@ -124,6 +124,11 @@ class LadybugReader:
                 raise StoreError(f"The query took longer than {timeout:g} seconds.") from None
             told = plain_error(error, self.path, parameters)
             raise StoreError(f"The query failed: {told}") from None
+
+    @property
+    def path(self) -> Path:
+        """The file itself, beside which ladybug and its writers have theirs."""
+        return self._path.resolve()
 
     @property
     def stamp(self) -> Stamp:
