@@ -403,3 +403,10 @@ def test_a_link_to_a_folder_outside_is_not_followed(tmp_path: Path) -> None:
     (inside / "link").symlink_to(tmp_path / "outside")
     (inside / "loop").symlink_to(inside)
     assert [document.id for document in load_documents(inside)] == ["note.txt"]
+
+
+def test_the_licence_names_all_data() -> None:
+    data = default_data_folder()
+    granted, _, _ = (data / "LICENSE").read_text(encoding="utf-8").partition("They are licensed")
+    named = set(re.split(r"[\s,]+", granted))
+    assert {path.name for path in data.iterdir()} - {"LICENSE"} <= named
