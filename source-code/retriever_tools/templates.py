@@ -7,7 +7,7 @@ it to, so the check does not rely on that: it lets only known reading clauses th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from .template_tokens import MAX_TEMPLATE, Language, TemplateError, Token, shorten, tokenize
 
@@ -75,6 +75,13 @@ def check_aql(template: str) -> set[str]:
     _check_own_collections(tokens)
     _check_first(tokens, _AQL_FIRST)
     return _parameters(tokens, "@nodes")
+
+
+def _with_neighbours(
+    tokens: Sequence[Token],
+) -> Iterator[tuple[Token, Token | None, Token | None]]:
+    """Yield each token with the one before it and the one behind it."""
+    return zip(tokens, [None, *tokens], [*tokens[1:], None], strict=False)
 
 
 def _words(text: str) -> frozenset[str]:
@@ -149,7 +156,7 @@ def _check_words(
     """Refuse a second statement, and every word that does more than read."""
     # Behind these signs stands a property (or, in Cypher, a label): never a keyword.
     named = (".", ":") if language == "cypher" else (".",)
-    for token, before, behind in zip(tokens, [None, *tokens], [*tokens[1:], None], strict=False):
+    for token, before, behind in _with_neighbours(tokens):
         if token.kind == ";":
             raise TemplateError("; would begin a second statement; write only one", token.line, ";")
         if token.kind == "::":
@@ -206,7 +213,7 @@ def _check_order(tokens: Sequence[Token]) -> None:
 
 def _check_own_collections(tokens: Sequence[Token]) -> None:
     """Refuse AQL names that begin with `_`, but not attributes and the keys of objects."""
-    for token, before, behind in zip(tokens, [None, *tokens], [*tokens[1:], None], strict=False):
+    for token, before, behind in _with_neighbours(tokens):
         own = token.kind in ("word", "name") and token.upper.startswith("_")
         attribute = before is not None and before.kind == "."
         # Behind `?` it is a value, though a colon follows: `true ? _users : []`.
@@ -234,8 +241,10 @@ def _check_first(tokens: Sequence[Token], first: Set[str]) -> None:
 def _parameters(tokens: Sequence[Token], nodes: str) -> set[str]:
     """Return the names of the parameters, and refuse a template without `nodes` or a RETURN."""
     if not any(
-        token.kind == "word" and token.upper == "RETURN" and tokens[at - 1].kind not in (".", ":")
-        for at, token in enumerate(tokens)
+        token.kind == "word"
+        and token.upper == "RETURN"
+        and (before is None or before.kind not in (".", ":"))
+        for token, before, _ in _with_neighbours(tokens)
     ):
         raise TemplateError("the template returns nothing; end it with RETURN")
     used = {token.text[1:] for token in tokens if token.kind == "parameter"}

@@ -100,7 +100,7 @@ def _query_faults(name: str, query: Any, check: Callable[[str], set[str]]) -> li
     defaults = {key: default for key, default in defaults.items() if isinstance(key, str)}
     for key, default in defaults.items():
         place = ("config", name, "bind_params", key)
-        faults += bind_faults(place, default)
+        faults += _default_faults(place, default)
         if name == "cypher_config" and key.upper() in CYPHER_KEYWORDS:
             what = f"is a word of Cypher, so ladybug cannot read ${key}; write {key}_"
             faults.append((json_path(place), what))
@@ -152,8 +152,8 @@ def _reserved_faults(path: str, used: set[str], relations: Any) -> list[Fault]:
     return faults
 
 
-def bind_faults(place: Place, default: Any) -> list[Fault]:
-    """Return what is wrong with a bind parameter, by its name (the last step) and its value."""
+def _default_faults(place: Place, default: Any) -> list[Fault]:
+    """Return what is wrong with a parameter's name (the last step of its place) or default."""
     path, name = json_path(place), str(place[-1])
     if name in RESERVED:
         return [(path, "is set by the run itself; choose another name")]
