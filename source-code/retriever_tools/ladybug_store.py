@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from langchain_core.documents import Document
 
@@ -346,7 +346,7 @@ class LadybugStore:
         return [json_row(row, answer.types, tables) for row in answer.rows]
 
 
-def _write_tool(file: Any, path: Path, new: Path, values: Mapping[str, Any]) -> Stamp:
+def _write_tool(file: BinaryIO, path: Path, new: Path, values: Mapping[str, Any]) -> Stamp:
     # Returns the state of the new file.
     with open(new, "xb") as copy:
         shutil.copyfileobj(file, copy)
