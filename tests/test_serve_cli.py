@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from ragbook import serve_cli
 from ragbook.cli import main
 from ragbook.profiles import EmbeddedProfile
-from retriever_tools import transport
+from retriever_tools import threads, transport
 
 TOKEN = "a-token-for-tests-only"
 TOOL = {
@@ -234,6 +235,27 @@ def test_limits_that_let_nothing_through_are_refused(rag: Rag, served: list[Any]
 def test_the_log_cannot_steer_the_terminal() -> None:
     record = logging.LogRecord("x", logging.INFO, "", 0, "a\x1b[2Jb\u202ec", None, None)
     assert serve_cli._Harmless("%(message)s").format(record) == "a�[2Jb�c"
+
+
+def test_a_call_that_goes_on_does_not_crash_the_end(
+    rag: Rag, served: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, ended = threading.Event(), []
+
+    def end(status: int) -> None:
+        ended.append(status)
+        raise SystemExit(status)
+
+    monkeypatch.setattr(os, "_exit", end)
+    with pytest.raises(threads.OutOfTimeError):
+        threads.run_within(0.01, lambda: gate.wait(20))
+    assert rag()[0] == 0
+    assert ended == [0]
+    gate.set()
+    while threads.calls_running():
+        time.sleep(0.001)
+    assert rag()[0] == 0
+    assert ended == [0]
 
 
 # As a command

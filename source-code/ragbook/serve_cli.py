@@ -84,6 +84,7 @@ def serve(
     with busy("Starting"):
         from retriever_tools.request import aanswer
         from retriever_tools.server import create_app
+        from retriever_tools.threads import calls_running
         from retriever_tools.transport import is_local, listen, serve, server, url
 
     # Before the models are loaded: a port in use is told at once, and early callers only wait.
@@ -111,6 +112,10 @@ def serve(
         _note(example(url(listener), contents.tools, token if made else None, token_file))
         serve(server(app), listener)
     print_line("Ended.")
+    if calls_running():  # of a model or database; Python's own end would crash over them
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _warnings(contents: Contents, host: str | None) -> Iterator[str]:

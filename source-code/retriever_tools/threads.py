@@ -22,6 +22,9 @@ MAX_THREADS = 32
 wait for a free thread, and their time runs meanwhile."""
 
 
+_unfinished: set[Future[Any]] = set()
+
+
 class OutOfTimeError(Exception):
     """A call has not ended within its time. It goes on, and what it returns is thrown away."""
 
@@ -60,6 +63,15 @@ async def arun_within(seconds: float, call: Callable[[], T]) -> T:
     raise OutOfTimeError
 
 
+def calls_running() -> bool:
+    """Tell whether a call goes on that nobody waits for any more.
+
+    A process that ends meanwhile does so by `os._exit`: Python ends the thread when it comes back
+    from C++, as that of a model, and that aborts the process.
+    """
+    return bool(_unfinished)
+
+
 class _Threads:
     """Daemon threads: a process can end while a database hangs, as with an executor it cannot."""
 
@@ -72,6 +84,8 @@ class _Threads:
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
+        _unfinished.add(future)
+        future.add_done_callback(_unfinished.discard)
         context = copy_context()
         with self._lock:
             self._busy += 1
