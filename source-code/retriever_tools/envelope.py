@@ -66,7 +66,12 @@ class ClientGone(Exception):
 
 
 class Envelope:
-    """Around everything: checks that hold for all requests, the last resort, headers, the log."""
+    """The outermost layer of the application: no request passes by it, and none stays unanswered.
+
+    Args:
+        app: What it is around.
+        max_drain: How many bytes of a refused body are read, in `DRAIN_SECONDS` at most.
+    """
 
     def __init__(self, app: ASGIApp, max_drain: int) -> None:
         self.app = app
