@@ -22,18 +22,26 @@ from retriever_tools.context import NO_ANSWER, parse_context
 from retriever_tools.deep_search import Limits, adeep_search, deep_search, sub_questions
 from retriever_tools.request import AllToolsFailedError, Request, RequestError
 from retriever_tools.result import Response, ToolFailure, ToolResult
+from retriever_tools.rounds import NOT_SEARCHED
 from retriever_tools.store import StoreError, node_document
 from retriever_tools.tool import RetrieverTool, parse_tool
 from retriever_tools.tool_choice import Calibration
 
 
 class WordStore:
-    """A database in a dict: a lexical search finds the texts that share a word with the query."""
+    """A database in a dict: a lexical search finds the texts that share a word with the query.
+
+    Each tool's collection is there, and empty unless given; `lacks` are not, `broken` ones fail.
+    """
 
     language = "cypher"
 
-    def __init__(self, **collections: list[str]) -> None:
-        self.collections = collections
+    def __init__(
+        self, lacks: Sequence[str] = (), broken: Sequence[str] = (), **collections: list[str]
+    ) -> None:
+        there = {name: [] for name in NameEmbeddings.names if name not in lacks}
+        self.collections: dict[str, list[str]] = there | collections
+        self.broken = broken
         self.searched: list[tuple[str, str]] = []
 
     def has_collection(self, name: str) -> bool:
@@ -57,8 +65,8 @@ class WordStore:
         partition_ids: Sequence[str] | None = None,
     ) -> list[Document]:
         self.searched.append((collection, query))
-        if collection not in self.collections:
-            raise StoreError(f"There is no collection {collection}.")
+        if collection in self.broken:
+            raise StoreError(f"The collection {collection} is damaged.")
         asked = _words(query)
         found = [
             node_document(collection, f"{collection}{n}", {"content": text})
@@ -253,30 +261,111 @@ async def test_no_step_begins_when_the_time_is_over(search: Search) -> None:
     response = await search("birds", store, ReadingModel(word="robin"), limits=limits)
     assert store.searched == []
     assert response.steps[0].notes == ("Not run: the 1e-09 seconds are over.",)
-    assert response.result == NO_ANSWER
+    assert response.result == "Nothing was searched, so there is no answer."
 
 
-async def test_no_tool_is_run_if_none_fits(search: Search) -> None:
-    store = WordStore(birds=CHAIN)
+async def test_where_no_tool_fits_the_nearest_is_run_and_that_is_said(search: Search) -> None:
+    # All descriptions are equally far from the question, so the first is the nearest.
+    store = WordStore(birds=["a recipe: robin"])
     response = await search("a recipe", store, ReadingModel(word="robin"))
-    assert (response.result, response.citations, response.tools) == (NO_ANSWER, {}, [])
-    assert response.steps[0].notes == ("No tool fits this question.",)
-    assert store.searched == []
+    assert response.result.startswith("It is robin")
+    assert store.searched == [("birds", "a recipe")]
+    (step,) = response.steps
+    assert (step.chosen_by, step.tool_ids) == ("fallback", ("birds",))
+    assert response.notes == [
+        "No tool's description fits this question, so birds is run, whose description is nearest."
+    ]
 
 
-async def test_no_tool_that_fits_is_no_failure_of_a_tool(search: Search) -> None:
-    named = ["birds", "trains", "owls"]
-    response = await search("a recipe", WordStore(), ReadingModel(word="x"), custom_tools=named)
-    assert response.result == NO_ANSWER
-    (failed,) = response.tools
-    assert isinstance(failed, ToolFailure)
-    assert failed.tool_id == "owls"
+async def test_where_no_tool_fits_the_one_that_searches_all_is_run_first(search: Search) -> None:
+    unified = parse_tool(
+        {"tool_id": "everything", "tool_type": "unified", "description": "stars", "config": {}}
+    )
+    store = WordStore(Chunks=["a recipe"], Entities=[], Communities=[])
+    store.search_semantic = lambda *args, **kwargs: []  # type: ignore[method-assign]
+    tools = [*TOOLS, unified]
+    response = await search("a recipe", store, ReadingModel(word="x"), tools=tools)
+    assert response.steps[0].tool_ids == ("everything",)
+    assert "everything is run, which searches everything." in response.notes[0]
+
+
+async def test_what_the_model_finds_no_tool_for_is_searched_for_all_the_same(
+    search: Search,
+) -> None:
+    store = WordStore(birds=["a recipe: robin"])
+    yes = {"answered": True, "questions": []}
+    replies = [{"questions": ["a recipe"]}, {"tool_ids": []}, yes, "Robin [CITE:1]."]
+    response = await search("a meal?", store, ScriptedChatModel(replies=replies))
+    assert store.searched == [("birds", "a recipe")]
+    assert response.result == "Robin [CITE:1]."
+    assert response.notes[0].startswith("No tool's description fits 'a recipe', so birds is run")
+
+
+async def test_one_tool_alone_is_run_whether_it_fits_or_not(search: Search) -> None:
+    store = WordStore(birds=["a recipe: robin"])
+    response = await search("a recipe", store, ReadingModel(word="robin"), tools=[tool("birds")])
+    assert response.result.startswith("It is robin")
+    assert (response.steps[0].chosen_by, response.notes) == ("request", [])
+
+
+async def test_tools_whose_collection_is_not_there_are_not_chosen_and_named_once(
+    search: Search,
+) -> None:
+    store = WordStore(lacks=["trains", "stars"], birds=["birds and trains: robin"])
+    response = await search("trains", store, ReadingModel(word="robin"))
+    assert response.result.startswith("It is robin")
+    assert [result.tool_id for result in response.tools] == ["birds"]
+    assert response.notes == [
+        "Left out, as this database lacks what they need: "
+        "trains (no collection 'trains'), stars (no collection 'stars')."
+    ]
+
+
+async def test_a_tool_with_a_query_in_another_language_alone_is_not_chosen(search: Search) -> None:
+    aql = {"template": "FOR n IN @nodes RETURN {id: n}"}
+    document = tool("trains").model_dump(mode="json", by_alias=True, exclude_none=True)
+    document["config"]["aql_config"] = aql
+    store = WordStore(birds=["trains: robin"])
+    tools = [tool("birds"), parse_tool(document)]
+    response = await search("trains", store, ReadingModel(word="robin"), tools=tools)
+    assert [result.tool_id for result in response.tools] == ["birds"]
+    assert "trains (its graph query is in aql alone)" in response.notes[0]
+
+
+async def test_a_tool_that_the_request_names_and_that_cannot_be_run_has_failed(
+    search: Search,
+) -> None:
+    store = WordStore(lacks=["trains"], birds=["birds: robin"])
+    named = ["birds", "trains"]
+    response = await search("birds", store, ReadingModel(word="robin"), custom_tools=named)
+    assert response.result.startswith("It is robin")
+    (failed,) = [result for result in response.tools if isinstance(result, ToolFailure)]
+    assert (failed.tool_id, failed.code) == ("trains", "store_error")
+
+
+@pytest.mark.parametrize("tools", [TOOLS, []])
+async def test_without_a_tool_that_can_be_run_the_search_fails(
+    search: Search, tools: list[RetrieverTool]
+) -> None:
+    store = WordStore(lacks=NameEmbeddings.names)
+    with pytest.raises(AllToolsFailedError) as error:
+        await search("birds", store, ReadingModel(word="robin"), tools=tools)
+    assert [each.tool_id for each in error.value.failures] == [t.tool_id for t in tools] or ["*"]
+
+
+async def test_a_tool_that_was_run_several_times_says_each_time_for_what(search: Search) -> None:
+    response = await search("birds", WordStore(birds=CHAIN), ReadingModel(word="rye"))
+    asked = [step.question for step in response.steps]
+    notes = [result.notes for result in response.tools if isinstance(result, ToolResult)]
+    assert notes == [[f"Searched for: {question}"] for question in asked]
+    once = await search("birds", WordStore(birds=CHAIN), ReadingModel(word="robin"))
+    assert [result.notes for result in once.tools if isinstance(result, ToolResult)] == [[]]
 
 
 async def test_a_blank_question_asks_nobody(search: Search) -> None:
     store, model = WordStore(birds=CHAIN), ScriptedChatModel(replies=[])
     response = await search("  ", store, model)
-    assert (response.result, response.steps, store.searched) == (NO_ANSWER, [], [])
+    assert (response.result, response.steps, store.searched) == (NOT_SEARCHED, [], [])
 
 
 async def test_a_request_limits_the_tools_that_may_be_chosen(search: Search) -> None:
@@ -399,7 +488,7 @@ async def test_a_plan_without_questions_asks_the_question_itself(search: Search)
 
 
 async def test_a_failing_tool_is_noted_and_the_others_answer(search: Search) -> None:
-    store = WordStore(birds=["birds: robin"])  # and no collection trains
+    store = WordStore(broken=["trains"], birds=["birds: robin"])
     response = await search("birds trains", store, ReadingModel(word="robin"))
     (step,) = response.steps
     assert step.answered
@@ -410,7 +499,7 @@ async def test_a_failing_tool_is_noted_and_the_others_answer(search: Search) -> 
 
 async def test_the_search_fails_if_every_tool_failed(search: Search) -> None:
     with pytest.raises(AllToolsFailedError, match="stars"):
-        await search("stars", WordStore(), ReadingModel(word="robin"))
+        await search("stars", WordStore(broken=["stars"]), ReadingModel(word="robin"))
 
 
 async def test_a_tool_that_there_is_not_is_reported_and_the_others_answer(search: Search) -> None:
@@ -454,8 +543,8 @@ async def test_another_tool_is_tried_where_the_first_failed_or_found_nothing(
     search: Search,
 ) -> None:
     limits = Limits(tools=1)
-    for birds in ({}, {"birds": ["owl"]}):
-        store = WordStore(**birds, trains=["trains: robin express"])
+    for broken in (["birds"], []):
+        store = WordStore(broken=broken, birds=["owl"], trains=["trains: robin express"])
         model = ReadingModel(word="robin")
         response = await search("birds trains", store, model, limits=limits)
         assert [(s.tool_ids, s.found) for s in response.steps] == [

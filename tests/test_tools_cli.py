@@ -479,27 +479,67 @@ def test_what_fits_is_chosen_where_no_tool_is_named(ask: Rag) -> None:
     assert [tool["tool_id"] for tool in json.loads(out)["tools"]] == ["passages"]
 
 
-def test_where_none_fits_the_one_that_searches_everything_is_run(
-    ask: Rag, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from retriever_tools import tool_choice
+FAR_OFF = "Who won the chess final in 1972?"
 
-    monkeypatch.setattr(tool_choice, "choose_tools", lambda *_: [])
-    question = "Who won the chess final in 1972?"
-    code, _, err = ask(question)
-    assert code == 1
-    assert "Name a --tool: entities, passages." in err
-    unified = {
-        "_key": "unified",
-        "tool_id": "unified",
-        "tool_type": "unified",
-        "description": "Searches everything at once.",
-    }
-    put(folder, {**unified, "config": {}})
-    code, out, err = ask(question, "--json")
+
+@pytest.fixture
+def none_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    from retriever_tools.tool_choice import ToolChooser
+
+    monkeypatch.setattr(ToolChooser, "choose", lambda *_, **__: [])
+
+
+@pytest.mark.usefixtures("none_fits")
+def test_where_none_fits_the_nearest_is_run_and_that_is_said(ask: Rag) -> None:
+    code, out, err = ask(FAR_OFF, "--json")
     assert code == 0, err
-    assert "unified is run" in err
+    assert [tool["tool_id"] for tool in json.loads(out)["tools"]] == ["entities"]  # people
+    assert "so entities is run, whose description is nearest." in err
+
+
+@pytest.mark.usefixtures("none_fits")
+def test_where_none_fits_the_one_that_searches_everything_is_run(ask: Rag, folder: Path) -> None:
+    unified = {"_key": "unified", "tool_id": "unified", "tool_type": "unified", "config": {}}
+    put(folder, {**unified, "description": "Searches everything at once."})
+    code, out, err = ask(FAR_OFF, "--json")
+    assert code == 0, err
+    assert "so unified is run, which searches everything." in err
     assert all(tool["tool_id"].startswith("unified") for tool in json.loads(out)["tools"])
+
+
+@pytest.mark.parametrize("how", [(), ("--deep",)])
+def test_tools_for_which_the_database_has_nothing_are_not_chosen_and_named_once(
+    ask: Rag, folder: Path, how: tuple[str, ...]
+) -> None:
+    tickets = {**with_config(PASSAGES, "tickets", collection="Tickets")}
+    put(folder, {**tickets, "description": "Searches the help desk: signing in, invoices."})
+    code, out, err = ask("Which invoices does the help desk sign in?", "--json", *how)
+    assert code == 0, err
+    assert "tickets" not in {tool["tool_id"] for tool in json.loads(out)["tools"]}
+    said = err + " ".join(json.loads(out)["notes"])
+    assert said.count("Left out, as this database lacks what they need: tickets") == 1
+    assert "no collection 'Tickets'" in said
+    code, _, err = ask("How do I sign in?", "--tool", "tickets")
+    assert code == 1  # whoever names a tool is told why it cannot be run
+
+
+def test_one_tool_alone_is_run_without_a_choice(ask: Rag, folder: Path) -> None:
+    (folder / "entities.json").unlink()
+    code, out, err = ask(FAR_OFF, "--json")
+    assert (code, err) == (0, "")
+    assert [tool["tool_id"] for tool in json.loads(out)["tools"]] == ["passages"]
+
+
+@pytest.mark.parametrize("how", [(), ("--deep",)])
+def test_where_no_tool_can_be_run_that_is_said_with_what_is_missing(
+    ask: Rag, folder: Path, how: tuple[str, ...]
+) -> None:
+    for name in ("passages", "entities"):
+        (folder / f"{name}.json").unlink()
+    put(folder, with_config(PASSAGES, "tickets", collection="Tickets"))
+    code, out, err = ask("How do I sign in?", *how)
+    assert code == 1
+    assert "no collection 'Tickets'" in squeezed(out + err)
 
 
 def test_a_broken_tool_does_not_keep_the_others_from_answering(ask: Rag, folder: Path) -> None:

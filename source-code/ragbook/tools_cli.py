@@ -26,7 +26,7 @@ from ragbook.console import (
     usable_profile,
 )
 from ragbook.files import WriteError, check_writable
-from ragbook.terminal import one_line
+from ragbook.terminal import harmless, one_line
 from ragbook.tools_setup import (
     ArangoDatabaseOption,
     ArangoUrlOption,
@@ -218,6 +218,8 @@ def run(
             store = stack.enter_context(database.open())
         library = library_of(store, tools, database)
         found = _with_top_k(_named(library, tool) if tool else _all(library), top_k)
+        bind_params(given, found, database.language)  # told before a graph is built
+        store = store or stack.enter_context(database.open())
         with busy("Starting"):
             from ragbook.embedding_cache import cached_embeddings
             from ragbook.tools_models import NamedEmbeddings
@@ -227,7 +229,7 @@ def run(
             usable = usable_profile(profile)
             embeddings = NamedEmbeddings(cached_embeddings(usable))
             if not (tool or deep):
-                found = fitting_tools(question, found, embeddings)
+                found = fitting_tools(question, found, store, embeddings)
         request = {
             "query": question,
             "custom_tools": [one.tool_id for one in found] if tool or not deep else [],
@@ -237,8 +239,6 @@ def run(
             "include_metadata": as_json and show_context,
             **({"partition_ids": partition} if partition else {}),
         }
-        if store is None:
-            store = stack.enter_context(database.open())
         try:
             response = _answered(request, found, store, embeddings, usable.chat_model())
         except AllToolsFailedError as error:
@@ -441,27 +441,39 @@ def _with_top_k(tools: list[RetrieverTool], top_k: int | None) -> list[Retriever
 
 
 def fitting_tools(
-    question: str, tools: list[RetrieverTool], embeddings: Embeddings
+    question: str, tools: list[RetrieverTool], store: GraphStore, embeddings: Embeddings
 ) -> list[RetrieverTool]:
-    """Return the tools whose descriptions fit a question, or else the one that searches all.
+    """Return the tools to run where none is named, and say on stderr what is worth knowing of it.
+
+    They are those whose descriptions fit; if there is none, that which searches everything, else
+    the nearest. Looked at are those alone for which the database has what they need.
 
     Raises:
-        ToolsError: If there is neither.
+        ToolsError: If there is none of these.
     """
-    from retriever_tools.tool_choice import choose_tools
+    from retriever_tools.lookup import left_out_note, usable_tools
+    from retriever_tools.tool_choice import ToolChooser, fallback_note
 
-    if chosen := [choice.tool for choice in choose_tools(question, tools, embeddings)]:
-        return chosen
-    if broad := [tool for tool in tools if tool.tool_type == "unified"]:
-        err.print(
-            f"No tool's description fits this question, so {broad[0].tool_id} is run, which "
-            "searches everything.",
-            markup=False,
-            soft_wrap=True,
+    usable, lacking = usable_tools(tools, store)
+    if not usable:
+        raise ToolsError(
+            f"No tool can be run. {left_out_note(lacking)} Name a folder of others with --tools."
         )
-        return broad[:1]
-    known = ", ".join(tool.tool_id for tool in tools)
-    raise ToolsError(f"No tool's description fits this question. Name a --tool: {known}.")
+    if lacking:
+        _say(left_out_note(lacking))
+    if len(usable) == 1:
+        return usable
+    chooser = ToolChooser(usable, embeddings)
+    vector = embeddings.embed_query(question)
+    if chosen := [choice.tool for choice in chooser.choose(question, vector)]:
+        return chosen
+    nearest = chooser.fallback(question, vector).tool
+    _say(fallback_note(nearest))
+    return [nearest]
+
+
+def _say(text: str) -> None:
+    err.print(harmless(text), markup=False, soft_wrap=True)
 
 
 def _name_and_value(text: str) -> tuple[str, str]:

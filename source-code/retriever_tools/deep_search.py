@@ -16,7 +16,7 @@ from langchain_core.runnables.config import run_in_executor
 
 from retrievers.feedback import FeedbackQueryRewriter
 
-from .lookup import check_request
+from .lookup import check_request, left_out_note, usable_tools
 from .request import acompose, arun_tools, compose, run_tools
 from .request_format import Request
 from .result import Response, ToolFailure
@@ -26,6 +26,7 @@ from .rounds import (
     Ask,
     Choose,
     Compose,
+    Fallback,
     Limits,
     Need,
     Rewrite,
@@ -75,6 +76,10 @@ def deep_search(
     not there. If it does say so, the next round asks another tool that fits; once all have been
     asked, with words from what was found, by pseudo-relevance feedback.
 
+    Tools for which the database lacks something are not looked at. Where no description fits, the
+    tool that searches everything is run, else the one whose description is nearest. The notes of
+    the response tell both.
+
     The search ends when the context answers, when a round finds nothing new and no other tool fits,
     when there is nothing new to ask, or at one of the limits.
 
@@ -93,15 +98,14 @@ def deep_search(
         config: Callbacks, tags and so on for the runs of tools and chat model.
 
     Returns:
-        One answer from all that was found, with one numbering of citations, and the steps. If no
-        tool fits, the answer says that there is none and no tool was run.
+        One answer from all that was found, with one numbering of citations, and the steps.
 
     Raises:
         RequestError: If the request names a tool that there is not, or is otherwise unfit.
-        AllToolsFailedError: If every tool that was run failed.
+        AllToolsFailedError: If every tool that was run failed, or there is none that could be run.
     """
     request = request.planned()
-    allowed, unknown = _allowed(request, tools, store)
+    allowed, failures, notes = _allowed(request, tools, store)
     chooser = ToolChooser(allowed, embeddings, calibration, limits.tools)
 
     def perform(need: Need) -> Any:
@@ -112,6 +116,8 @@ def deep_search(
                 )
             case Choose(question, _, without):
                 return chooser.choose(question, without=without)
+            case Fallback(question):
+                return chooser.fallback(question)
             case RunTools(part, chosen):
                 return run_tools(
                     part, chosen, store, embeddings, time_limit=time_limit, config=config
@@ -124,7 +130,8 @@ def deep_search(
             case Rewrite(question, texts):
                 return _rewriter(rewriter, texts).invoke(question, config)
 
-    search = search_rounds(request, allowed, unknown, limits, can_structure(chat_model))
+    planned = can_structure(chat_model)
+    search = search_rounds(request, allowed, failures, limits, planned, notes)
     try:
         need = next(search)
         while True:
@@ -154,7 +161,7 @@ async def adeep_search(
 ) -> Response:
     """Do what `deep_search` does, on the event loop."""
     request = request.planned()
-    allowed, unknown = await run_in_executor(None, _allowed, request, tools, store)
+    allowed, failures, notes = await run_in_executor(None, _allowed, request, tools, store)
     chooser = await run_in_executor(
         None, ToolChooser, allowed, embeddings, calibration, limits.tools
     )
@@ -167,6 +174,8 @@ async def adeep_search(
                 )
             case Choose(question, _, without):
                 return await chooser.achoose(question, without=without)
+            case Fallback(question):
+                return chooser.fallback(question, await embeddings.aembed_query(question))
             case RunTools(part, chosen):
                 return await arun_tools(
                     part, chosen, store, embeddings, time_limit=time_limit, config=config
@@ -179,7 +188,8 @@ async def adeep_search(
             case Rewrite(question, texts):
                 return await _rewriter(rewriter, texts).ainvoke(question, config)
 
-    search = search_rounds(request, allowed, unknown, limits, can_structure(chat_model))
+    planned = can_structure(chat_model)
+    search = search_rounds(request, allowed, failures, limits, planned, notes)
     try:
         need = next(search)
         while True:
@@ -196,8 +206,11 @@ async def adeep_search(
 
 def _allowed(
     request: Request, tools: Sequence[RetrieverTool], store: GraphStore
-) -> tuple[list[RetrieverTool], list[ToolFailure]]:
-    """Return the tools that may be chosen, and a failure for each that there is not.
+) -> tuple[list[RetrieverTool], list[ToolFailure], list[str]]:
+    """Return the tools that may be chosen, a failure for each that cannot be run, and notes.
+
+    What the request names and cannot be run has failed. What it does not name is only noted, unless
+    nothing else is left.
 
     Raises:
         RequestError: If bind parameters belong to none of them.
@@ -207,11 +220,21 @@ def _allowed(
     names = [tool.tool_id for tool in allowed]
     planned = {"custom_tools": wanted or names, "use_llm_planner": True}
     check_request(request.model_copy(update=planned), tools, store)
-    return allowed, [
+    usable, lacking = usable_tools(allowed, store)
+    failures = [
         ToolFailure(name, "unknown_tool", f"There is no tool {name!r:.120}.")
         for name in wanted
         if name not in names
     ]
+    if wanted or not usable:
+        failures += [
+            ToolFailure(name, "store_error", f"The database lacks what it needs: {what}.")
+            for name, what in lacking.items()
+        ]
+        lacking = {}
+    if not usable and not failures:
+        failures = [ToolFailure("*", "unknown_tool", "There is no tool to choose from. Add one.")]
+    return usable, failures, [left_out_note(lacking)] if lacking else []
 
 
 def _rewriter(rewriter: Rewriter | None, found: Sequence[Document]) -> Rewriter:

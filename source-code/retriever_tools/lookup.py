@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Protocol
+from functools import cache
+from typing import Any, Literal, Protocol
 
 from pydantic import ValidationError
 
@@ -58,6 +59,50 @@ def check_request(request: Request, tools: Any, store: GraphStore) -> None:
         faults += _partition_faults(known)
     if faults:
         raise RequestError(faults)
+
+
+def usable_tools(
+    tools: Iterable[RetrieverTool], store: GraphStore
+) -> tuple[list[RetrieverTool], dict[str, str]]:
+    """Part tools into those that a database can run, and those for which it lacks something.
+
+    Whoever chooses tools by their descriptions has to look among the first alone. A tool of several
+    searches can be run if one of them can.
+
+    Args:
+        tools: The tools.
+        store: The database. If it cannot tell, a tool counts as usable, and fails when it is run.
+
+    Returns:
+        The tools that can be run, and by the ids of the others what is missing, in a few words.
+    """
+    has_collection = cache(store.has_collection)
+    usable, lacking = [], {}
+    for tool in tools:
+        parts = expand_builtin(tool, store.language)
+        missing = [_missing(part, store, has_collection) for part in parts]
+        if all(missing):
+            lacking[tool.tool_id] = ", ".join(dict.fromkeys(missing))
+        else:
+            usable.append(tool)
+    return usable, lacking
+
+
+def _missing(tool: RetrieverTool, store: GraphStore, has_collection: Callable[[str], bool]) -> str:
+    other: Literal["cypher", "aql"] = "aql" if store.language == "cypher" else "cypher"
+    if own_query(tool.config, store.language) is None and own_query(tool.config, other):
+        return f"its graph query is in {other} alone"
+    try:
+        found = has_collection(tool.config.collection or "")
+    except StoreError:
+        return ""
+    return "" if found else f"no collection {tool.config.collection!r}"
+
+
+def left_out_note(lacking: Mapping[str, str]) -> str:
+    """Say in a line which tools were not looked at; see `usable_tools`."""
+    told = ", ".join(f"{name} ({what})" for name, what in lacking.items())
+    return f"Left out, as this database lacks what they need: {told}."
 
 
 def look_up(tools: Any, tool_ids: Iterable[str]) -> dict[str, Found]:

@@ -91,8 +91,9 @@ class Step:
     Args:
         round: The round it belongs to, from 1.
         question: What was searched for.
-        tool_ids: The tools that were run, best first; none if no tool fits or none was run.
-        chosen_by: Who chose the tools: `request` (there was one only), `embeddings` or `model`.
+        tool_ids: The tools that were run, best first; none if none was run.
+        chosen_by: Who chose the tools: `request` (there was one only), `embeddings`, `model`, or
+            `fallback` (no description fits).
         scores: For each tool the estimated probability that it fits; None where there is none.
         found: How many documents came that no earlier step had found.
         answered: Whether the search stopped here, as the context answers the question.
@@ -120,7 +121,8 @@ class Response:
         context: What the chat model read.
         run_id: Names this run in the log.
         steps: What a deep search did, in order; none of any other request.
-        notes: What had no room in the context.
+        notes: What the asker should know: what had no room in the context, which tools were left
+            out of an automatic choice, which one was run although none fits.
         include_metadata: Whether the JSON has the metadata.
     """
 

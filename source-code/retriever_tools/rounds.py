@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,12 +25,15 @@ from .context import NO_ANSWER, format_context
 from .request_format import Request
 from .result import Response, Step, ToolFailure, ToolResult
 from .tool import RetrieverTool
-from .tool_choice import Choice, StructuredOutputError, as_data, describe
+from .tool_choice import Choice, StructuredOutputError, as_data, describe, fallback_note
 
 Result = ToolResult | ToolFailure
 
 MAX_QUESTION = 1000
 """Characters of a question that the chat model makes up, at most."""
+
+NOT_SEARCHED = "Nothing was searched, so there is no answer."
+"""The result where no tool was run: nobody has looked whether there is an answer."""
 
 READ_TOKENS = 4000
 """Tokens of what was found that the chat model reads to decide what to search for next."""
@@ -105,6 +109,13 @@ class Choose:
 
 
 @dataclass(frozen=True)
+class Fallback:
+    """Choose the tool for a question that none fits."""
+
+    question: str
+
+
+@dataclass(frozen=True)
 class RunTools:
     """Run tools."""
 
@@ -151,7 +162,7 @@ class _Query:
     choices: list[Choice] | None = None
 
 
-Need = Choose | RunTools | Compose | Ask | Rewrite
+Need = Choose | Fallback | RunTools | Compose | Ask | Rewrite
 """What a search needs done."""
 
 
@@ -167,6 +178,8 @@ class _State:
     runs_left: int
     deadline: float
     results: list[Result] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+    """What was searched for, for each of the results; blank for one that was not run."""
     steps: list[Step] = field(default_factory=list)
     found: dict[tuple[str, ...], Document] = field(default_factory=dict)
     asked: dict[str, set[str]] = field(default_factory=dict)
@@ -175,6 +188,8 @@ class _State:
     """The tools that were run for each question."""
     notes: list[str] = field(default_factory=list)
     """For the next step."""
+    told: list[str] = field(default_factory=list)
+    """For the response."""
     verdict: Verdict | None = None
     parts: list[str] = field(default_factory=list)
     """The questions to answer: the request's, or by rules its clauses."""
@@ -202,24 +217,31 @@ Rounds = Generator[Need, Any, Response]
 def search_rounds(
     request: Request,
     tools: list[RetrieverTool],
-    unknown: list[ToolFailure],
+    failures: list[ToolFailure],
     limits: Limits,
     planned: bool,
+    notes: Sequence[str] = (),
 ) -> Rounds:
     """Search in rounds: a generator that yields what it needs done, and returns the response.
 
     Args:
         request: The question.
         tools: The tools that may be chosen.
-        unknown: A failure for each tool that the request names and there is not.
+        failures: One for each tool that cannot be run, and that the asker has to hear of.
         limits: What bounds the search.
         planned: Whether the chat model plans, chooses and checks; else rules do.
+        notes: What else the response tells.
     """
     now = time.monotonic()
     state = _State(
         request, tools, limits, planned, limits.rounds * limits.steps, now + limits.seconds
     )
-    state.results += unknown
+    state.results += failures
+    state.words += [""] * len(failures)
+    state.told += notes
+    if not tools:
+        failed: Response = yield Compose(request.query, state.results)  # which raises
+        return failed
     asks = [_Query(question, question) for question in (yield from _plan(state))]
     for number in range(1, limits.rounds + 1):
         if not asks:
@@ -273,8 +295,10 @@ def _step(state: _State, number: int, query: _Query) -> Generator[Need, Any, boo
     if choices is None:
         choices, chosen_by = yield from _choose(state, query.question)
     if not choices:
-        state.log(replace(step, chosen_by=chosen_by, notes=("No tool fits this question.",)))
-        return False
+        choices, chosen_by = [(yield Fallback(query.question))], "fallback"
+        whole = query.question == state.request.query
+        asked_for = "this question" if whole else f"{query.question!r:.120}"
+        state.told.append(fallback_note(choices[0].tool, asked_for))
     chosen = [choice.tool for choice in choices][: state.runs_left]
     names = [tool.tool_id for tool in chosen]
     asked.update(names)
@@ -290,6 +314,7 @@ def _step(state: _State, number: int, query: _Query) -> Generator[Need, Any, boo
     )
     results: list[Result] = yield RunTools(part, chosen)
     state.results += results
+    state.words += [query.words] * len(results)
     before = len(state.found)
     for result in results:
         if isinstance(result, ToolResult):
@@ -311,7 +336,7 @@ def _step(state: _State, number: int, query: _Query) -> Generator[Need, Any, boo
 
 
 def _choose(state: _State, question: str) -> Generator[Need, Any, tuple[list[Choice], str]]:
-    if len(state.tools) == 1 and state.request.tool_ids:
+    if len(state.tools) == 1:
         return [Choice(state.tools[0], None)], "request"
     if state.planned:
         try:
@@ -391,14 +416,15 @@ def _respond(state: _State) -> Rounds:
     if state.notes and state.steps:
         last = state.steps[-1]
         state.steps[-1] = replace(last, notes=(*last.notes, *state.notes))
-    if not state.tried and (state.tools or not state.results):  # no tool fits
+    if not state.tried:
         return Response(
-            NO_ANSWER,
+            NOT_SEARCHED,
             {},
             state.results,
             "",
             uuid4().hex,
             steps=state.steps,
+            notes=state.told,
             include_metadata=state.request.include_metadata,
         )
     responses = []
@@ -411,7 +437,23 @@ def _respond(state: _State) -> Rounds:
         # All were answered from one context, so a number means the same in each.
         blocks = [f"{part}\n{each.result}" for part, each in zip(state.parts, responses)]
         response = replace(response, result="\n\n".join(blocks))
-    return replace(response, steps=state.steps)
+    notes = [*dict.fromkeys(state.told), *response.notes]
+    return replace(response, tools=_told_apart(state), steps=state.steps, notes=notes)
+
+
+def _told_apart(state: _State) -> list[Result]:
+    """Return the results; of a tool that was run several times, each says what it searched for."""
+    runs = Counter(result.tool_id for result in state.results)
+    told: list[Result] = []
+    for result, words in zip(state.results, state.words, strict=True):
+        searched = f"Searched for: {' '.join(words.split())[:MAX_QUESTION]}"
+        if runs[result.tool_id] == 1 or not words:
+            told.append(result)
+        elif isinstance(result, ToolResult):
+            told.append(replace(result, notes=[searched, *result.notes]))
+        else:
+            told.append(replace(result, message=f"{result.message} ({searched})"))
+    return told
 
 
 def sub_questions(question: str) -> list[str]:

@@ -153,6 +153,27 @@ class ToolChooser:
             vector = await self.embeddings.aembed_query(query)
         return self.choose(query, vector, without)
 
+    def fallback(self, query: str, vector: Sequence[float] | None = None) -> Choice:
+        """Return what to run where no description fits, as a guess is better than no search.
+
+        Args:
+            query: The question.
+            vector: Its vector, if it is known already.
+
+        Returns:
+            The tool that searches everything (`unified`), else the one whose description is
+            nearest.
+
+        Raises:
+            ValueError: If there is no tool.
+        """
+        if not self.tools:
+            raise ValueError("There is no tool to run.")
+        known = vector if vector is not None else self.embeddings.embed_query(query)
+        scored = list(zip(self.tools, self.probabilities(known)))
+        broad = [pair for pair in scored if pair[0].tool_type == "unified"]
+        return Choice(*max(broad or scored, key=lambda pair: pair[1]))
+
     def probabilities(self, vector: Sequence[float]) -> list[float]:
         """Return for each tool the estimated probability that it fits a question's vector."""
         slope, intercept = self.calibration.slope, self.calibration.intercept
@@ -209,6 +230,13 @@ async def achoose_tools(
         None, ToolChooser, list(tools), embeddings, calibration, max_tools
     )
     return await chooser.achoose(query)
+
+
+def fallback_note(tool: RetrieverTool, question: str = "this question") -> str:
+    """Say why a tool is run that does not fit a question; see `ToolChooser.fallback`."""
+    broad = tool.tool_type == "unified"
+    why = "which searches everything" if broad else "whose description is nearest"
+    return f"No tool's description fits {question}, so {tool.tool_id} is run, {why}."
 
 
 CHOOSE = (
