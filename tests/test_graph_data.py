@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -276,13 +279,55 @@ def test_a_text_without_entities_is_still_a_graph(folder: Path) -> None:
     store.close()
 
 
+def test_how_far_a_long_embedding_is_is_told(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_data, "TOLD", 2)
+    said: list[str] = []
+    build_from_folder(tmp_path / "graph.lbug", folder, FAKE, said.append)
+    assert said == [
+        "Finding entities and their relations",
+        "Embedding 5 texts",  # 2 chunks, 2 entities, 1 community
+        "Embedded 2 of 5 texts",
+        "Embedded 4 of 5 texts",
+        "Writing the graph",
+    ]
+
+
+def built(folder: Path, text: str, days_ago: float, model: str = "fake") -> Path:
+    """Build the graph of a folder in which a file has this text, as if some days ago."""
+    (folder / "b.txt").write_text(text, encoding="utf-8")
+    folder_store(Profile(model), folder).close()
+    path = graph_path(Profile(model), folder)
+    then = time.time() - 86_400 * days_ago
+    os.utime(path, (then, then))
+    return path
+
+
+def test_graphs_that_are_out_of_date_are_removed_after_a_week(folder: Path, tmp_path: Path) -> None:
+    old, young = built(folder, "We met Ada.", 8), built(folder, "We met Ben.", 6)
+    other_model = built(folder, "We met Ada.", 8, "other")
+    elsewhere = tmp_path / "elsewhere"
+    copytree(folder, elsewhere)
+    other_folder = built(elsewhere, "We met Cleo.", 8)
+    kept = built(folder, "We met Dora.", 8)
+    with closing(LadybugStore(kept)) as store:
+        store.put_tool(tool("Chunks", [{"type": "lexical", "field": "content"}]) | {"_key": "t"})
+    os.utime(kept, (0, 0))
+    new = built(folder, "We met Eve.", 0)
+    assert set(new.parent.glob("*.lbug")) == {young, other_model, other_folder, kept, new}
+    assert not old.exists()
+
+
 @pytest.mark.parametrize("make", [False, True])
 def test_a_folder_without_text_is_refused(tmp_path: Path, make: bool) -> None:
     empty = tmp_path / "empty"
     if make:
         empty.mkdir()
+    said: list[str] = []
     with pytest.raises(CorpusError, match="empty"):
-        folder_store(Profile(), empty)
+        folder_store(Profile(), empty, said.append)
+    assert said == []  # nothing is built, so nothing is said to be
 
 
 def test_a_data_folder_of_your_own_is_not_the_example(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
 from ragbook.corpus import CorpusError, default_data_folder, load_passages, text_files
@@ -21,8 +25,17 @@ if TYPE_CHECKING:
     from ragbook.profiles import Profile
     from retriever_tools.ladybug_store import LadybugStore
 
+logger = logging.getLogger(__name__)
+
 Progress = Callable[[str], None]
 """Told in a few words what is being done."""
+
+TOLD = 1000
+"""Texts that are embedded between one word on how far it is and the next."""
+
+KEPT = 7 * 24 * 3600
+"""Seconds that a graph which is out of date is kept, as a service that was started with it runs on
+with it, and nothing tells whether one does."""
 
 _RULES = (
     *("entities.py", "entity_names.py", "entity_terms.py", "entity_words.py"),
@@ -86,7 +99,11 @@ def knowledge_rows(folder: Path) -> GraphRows:
     Raises:
         CorpusError: If the folder is not there or holds no text.
     """
-    graph = build_knowledge_graph(load_passages(folder))
+    return _rows_of(load_passages(folder))
+
+
+def _rows_of(passages: list[Document]) -> GraphRows:
+    graph = build_knowledge_graph(passages)
     return GraphRows(
         nodes=[_chunks(graph), _entities(graph), _communities(graph)],
         edges=[
@@ -139,8 +156,9 @@ def build_from_folder(
     Raises:
         CorpusError: If the folder is not there or holds no text.
     """
+    passages = load_passages(folder)  # before anything is said to be done
     _tell(progress, "Finding entities and their relations")
-    write_graph(store_path, knowledge_rows(folder), embeddings, progress)
+    write_graph(store_path, _rows_of(passages), embeddings, progress)
 
 
 def example_store(profile: Profile, progress: Progress | None = None) -> LadybugStore:
@@ -161,7 +179,9 @@ def graph_path(profile: Profile, folder: Path | None = None) -> Path:
     """Return where the graph of a folder, as its files are now, is kept.
 
     Its name holds a digest of the data, of the embedding model and of the code that builds it:
-    whatever changes, the graph is built anew, and a graph that is there is never out of date.
+    whatever changes, the graph is built anew, and a graph that is there is never out of date. What
+    stands before the digest is the same for all graphs of a folder and a model, so that old ones
+    are found and removed.
 
     Args:
         profile: Whose embeddings it has.
@@ -178,8 +198,10 @@ def graph_path(profile: Profile, folder: Path | None = None) -> Path:
         name = file.relative_to(root).as_posix()
         data = _read(file)
         digest.update(json.dumps([name, len(data)]).encode() + data)
+    of = [profile.embedding_model, None if folder is None else str(folder.resolve())]
+    source = hashlib.sha256(json.dumps(of).encode()).hexdigest()[:8]
     kind = "example" if folder is None else "folder"
-    return cache_folder() / "graphs" / f"{kind}-{digest.hexdigest()[:16]}.lbug"
+    return cache_folder() / "graphs" / f"{kind}-{source}-{digest.hexdigest()[:16]}.lbug"
 
 
 def write_graph(
@@ -192,8 +214,13 @@ def write_graph(
     from retriever_tools.graph_writer import GraphWriter
 
     texts = [text for table in rows.nodes for text in table.embedded or []]
-    _tell(progress, f"Embedding {len(texts)} texts")
-    vectors = iter(embedded := embeddings.embed_documents(texts))
+    _tell(progress, f"Embedding {len(texts):,} text{'s' * (len(texts) != 1)}")
+    embedded: list[list[float]] = []
+    for start in range(0, len(texts), TOLD):
+        if start:
+            _tell(progress, f"Embedded {start:,} of {len(texts):,} texts")
+        embedded += embeddings.embed_documents(texts[start : start + TOLD])
+    vectors = iter(embedded)
     vector = {"embedding": f"FLOAT[{len(embedded[0])}]"} if embedded else {}
     _tell(progress, "Writing the graph")
     with GraphWriter(store_path) as graph:
@@ -222,6 +249,7 @@ def _opened(profile: Profile, folder: Path | None, progress: Progress | None) ->
             _put(new, path)
         finally:
             new.unlink(missing_ok=True)
+        _remove_old(path)
     return LadybugStore(path)
 
 
@@ -233,6 +261,27 @@ def _put(new: Path, path: Path) -> None:
         pass
     except OSError:  # a file system without links
         os.replace(new, path)
+
+
+def _remove_old(path: Path) -> None:
+    """Remove the graphs of the same folder and model that are out of date, with their indexes.
+
+    Kept are those of the last days, and those that hold tools somebody has added.
+    """
+    from retriever_tools.ladybug_store import LadybugStore
+    from retriever_tools.store import StoreError
+
+    for old in path.parent.glob(f"{path.name.rpartition('-')[0]}-*.lbug"):
+        try:
+            if old == path or time.time() - old.stat().st_mtime < KEPT:
+                continue
+            with closing(LadybugStore(old)) as store:
+                if store.tools():
+                    continue
+                store.drop_indexes()
+            old.unlink()
+        except (OSError, StoreError) as error:  # in use; the next build tries again
+            logger.info("%s is not removed: %s", old.name, error)
 
 
 def _chunks(graph: KnowledgeGraph) -> NodeTable:

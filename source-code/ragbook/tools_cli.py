@@ -37,6 +37,7 @@ from ragbook.tools_setup import (
     ToolsError,
     ToolsOption,
     arango_store,
+    building,
     library_of,
     open_library,
 )
@@ -296,10 +297,11 @@ def build(
         with Database(data, profile=profile).open():
             print_line(f"The graph is built: {path}")
     else:
+        progress = building("Building the graph.")
         if data is None:
-            graph_data.build_example(output, embeddings)
+            graph_data.build_example(output, embeddings, progress)
         else:
-            graph_data.build_from_folder(output, data, embeddings)
+            graph_data.build_from_folder(output, data, embeddings, progress)
         print_line(f"The graph is built: {output}")
 
 

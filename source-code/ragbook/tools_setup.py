@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -120,21 +120,22 @@ class Database:
             from ragbook.graph_data import example_store, folder_store
 
             profile = usable_profile(self.profile)
-        said = False
-
-        def progress(_: str) -> None:
-            nonlocal said
-            if not said:
-                said = True
-                err.print(
-                    "Building the graph; it is kept for the next time.",
-                    markup=False,
-                    soft_wrap=True,
-                )
-
+        progress = building("Building the graph; it is kept for the next time.")
         if self.data is None:
             return example_store(profile, progress)
         return folder_store(profile, self.data, progress)
+
+
+def building(headline: str) -> Callable[[str], None]:
+    """Return what prints on stderr, below a headline, how far the building of a graph is."""
+    told: list[str] = []
+
+    def progress(text: str) -> None:
+        for line in [*([] if told else [headline]), f"  {text}"]:
+            err.print(line, markup=False, soft_wrap=True)
+        told.append(text)
+
+    return progress
 
 
 def arango_store(url: str, database: str | None) -> ArangoStore:
