@@ -4,12 +4,15 @@ import gc
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from operator import mul
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +25,7 @@ from store_contract import LEXICAL, MENTIONS, NODES, SEMANTIC, StoreContract, ve
 from retriever_tools import graph_writer, ladybug_reader
 from retriever_tools.embedded_indexes import EmbeddedIndexes, VectorIndex
 from retriever_tools.graph_writer import GraphWriter
-from retriever_tools.ladybug_file import connected, open_file
+from retriever_tools.ladybug_file import DiskFullError, UnreadableError, connected, open_file
 from retriever_tools.ladybug_store import LadybugStore
 from retriever_tools.store import FieldError, MissingIndexesError, QueryRefusedError, StoreError
 from retriever_tools.tool import SearchMode
@@ -100,26 +103,40 @@ def test_a_file_that_is_no_graph_is_one_sentence(tmp_path: Path, content: bytes,
     file.write_bytes(content)
     with pytest.raises(StoreError, match=says) as caught:
         LadybugStore(file)
-    assert_plain(caught.value, tmp_path)
+    assert_plain(caught.value, None)
+    assert str(caught.value).startswith(str(file))
 
 
 def test_no_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"no graph at birds\.lbug"):
+    with pytest.raises(StoreError, match=r"no graph at /.*/birds\.lbug"):
         LadybugStore(tmp_path / "birds.lbug")
     with pytest.raises(StoreError, match="is a folder"):
         LadybugStore(tmp_path)
 
 
-def test_a_truncated_file_is_a_store_error(
+def test_a_truncated_file_is_told_by_its_path_with_what_to_do(
     tmp_path: Path, written: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ladybug_reader, "_OPENING_TRIES", 2)
     file = tmp_path / "birds.lbug"
     for share in (0.1, 0.5, 0.9):
         file.write_bytes(written[: int(len(written) * share)])
-        with pytest.raises(StoreError) as caught:
-            LadybugStore(file).search_lexical("Chunks", "content", "owls", 1)
-        assert_plain(caught.value, tmp_path)
+        with pytest.raises(UnreadableError, match=r"a part of it is missing.*again") as caught:
+            LadybugStore(file)
+        assert_plain(caught.value, None)
+        assert str(caught.value).startswith(str(file))
+
+
+def test_damage_that_a_query_meets_is_named_without_the_folder(
+    tmp_path: Path, written: bytes
+) -> None:
+    file, text = tmp_path / "birds.lbug", b"Owls hunt at night"
+    assert text in written
+    file.write_bytes(written.replace(text, b"\xff" * len(text)))
+    with closing(LadybugStore(file)) as store, pytest.raises(StoreError) as caught:
+        store.run("MATCH (n:Chunks) WHERE size($nodes) = 1 RETURN n.content", {"nodes": ["c"]})
+    assert str(caught.value).startswith("The query failed: birds.lbug is damaged: ")
+    assert_plain(caught.value, tmp_path)
 
 
 def test_a_time_limit_is_above_zero(path: Path) -> None:
@@ -870,7 +887,7 @@ def test_what_is_raised_while_writing_leaves_the_old_graph(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_what_a_killed_writer_left_is_removed_a_day_later(path: Path) -> None:
+def test_what_a_killed_writer_left_is_removed_by_the_next(path: Path) -> None:
     ready, release = os.pipe(), os.pipe()
 
     def write() -> None:
@@ -899,10 +916,87 @@ def test_what_a_killed_writer_left_is_removed_a_day_later(path: Path) -> None:
     for name in drafts():
         os.utime(path.with_name(name))
     write_graph(path)
-    assert drafts() == before  # it is of today
+    assert drafts() == before  # a writer has no lock for an instant before it opens its file
     age()
     write_graph(path)
     assert drafts() == []
+
+
+def test_a_draft_of_this_process_is_not_taken_for_an_abandoned_one(path: Path) -> None:
+    with GraphWriter(path) as graph:
+        graph.nodes("N", {"id": "STRING"}, [{"id": "1"}])
+        for file in path.parent.iterdir():
+            os.utime(file, (0, 0))
+        write_graph(path)
+    with closing(LadybugStore(path)) as store:
+        assert store.has_collection("N")
+
+
+def test_whatever_the_engine_puts_beside_a_draft_is_removed_with_it(path: Path) -> None:
+    def write() -> None:
+        with GraphWriter(path):
+            (new,) = (file for file in path.parent.iterdir() if "-" in file.name)
+            for end in (".shadow", ".wal.checkpoint", ".checkpoint.apply.lock"):
+                new.with_name(new.name + end).touch()
+            raise KeyboardInterrupt
+
+    other = path.with_name(".notes")
+    other.touch()
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert set(path.parent.iterdir()) == {path, other}
+
+
+def test_what_stayed_beside_a_draft_that_is_gone_is_removed_by_the_next(path: Path) -> None:
+    name = f".{path.name}-{'0' * 32}.wal.checkpoint"
+    path.with_name(name).touch()
+    path.with_name(f".{name[:-15]}-{'1' * 32}.shadow").touch()
+    for file in path.parent.iterdir():
+        os.utime(file, (0, 0))
+    write_graph(path)
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("free", [0, 2**22, 2**22 + 5000])
+def test_a_disk_without_room_is_one_sentence_and_nothing_is_left(
+    path: Path, store: LadybugStore, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    before = path.read_bytes()
+    usage = SimpleNamespace(total=0, used=0, free=free)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+
+    def write() -> None:
+        with GraphWriter(path) as graph:
+            graph.nodes("N", {"id": "STRING"}, ({"id": str(n)} for n in range(10**9)))
+
+    says = f"^{path} cannot be written: there is not enough room on its disk. Free some, or "
+    with pytest.raises(DiskFullError, match=says):
+        write()
+    with pytest.raises(DiskFullError, match=says):
+        store.put_tool({"_key": "a"})
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("kilobytes", [600, 4500, 9000])
+def test_a_small_disk_is_filled_without_a_crash(tmp_path: Path, kilobytes: int) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root may make a small disk")
+    try:
+
+        def write() -> None:
+            with GraphWriter(disk / "g.lbug") as graph:
+                rows = ({"id": f"{n:0400}"} for n in range(20_000))
+                graph.nodes("N", {"id": "STRING"}, rows)
+
+        with pytest.raises(DiskFullError):
+            write()
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_graph_is_written_into_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
@@ -976,10 +1070,10 @@ def index_files(path: Path) -> list[str]:
     return sorted(file.name for file in index_folder(path).iterdir())
 
 
-def assert_plain(error: Exception, folder: Path) -> None:
+def assert_plain(error: Exception, folder: Path | None) -> None:
     text = str(error)
     assert not any(word in text for word in ("xception", "pybind", "C++", "Traceback", "\n"))
-    assert str(folder) not in text
+    assert folder is None or str(folder) not in text
 
 
 def start(work: Callable[[], None]) -> int:

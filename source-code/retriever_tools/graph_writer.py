@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from .forks import follow_forks
 from .ladybug_file import (
+    DiskFullError,
+    check_room,
     draft,
     old_drafts,
     open_file,
-    plain_error,
     quoted,
     remove_draft,
     wal,
+    writing_error,
 )
 from .store import StoreError
 
@@ -31,14 +34,14 @@ if TYPE_CHECKING:
 _TYPE = re.compile(r"(STRING|INT64|DOUBLE|FLOAT|BOOL|DATE|TIMESTAMP)(?:\[(\d*)\])?")
 _BATCH_ROWS = 50  # vectors take half again as long a row in batches of 200
 _LOCK_SECONDS = 5.0  # writing a tool takes a tenth of one
-_DRAFT_SECONDS = 86_400.0
+_DRAFT_SECONDS = 5.0  # for an instant before it is opened, a draft at work has no lock
 
 
 class GraphWriter:
     """Build a graph database file; it takes the old one's place only when all is written.
 
     Use it as a context manager: what is raised inside leaves the old file as it was. A process that
-    is killed inside leaves its half-written file; a writer removes such files of other days.
+    is killed inside leaves its half-written file; the next writer of that graph removes it.
 
         with GraphWriter("airports.lbug") as graph:
             graph.nodes("Airports", {"id": "STRING", "name": "STRING"}, airports)
@@ -48,30 +51,37 @@ class GraphWriter:
         path: The file to make or replace; missing folders are made.
 
     Raises:
-        StoreError: If another process has the old file open for writing, or a row does not fit.
+        StoreError: If another process has the old file open for writing, a row does not fit, or
+            there is no room on the disk.
     """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path).absolute()
-        self._new = draft(self._path)
         self._database: ladybug.Database | None = None
         self._keys: dict[str, str] = {}
+        self._bytes = 0
 
     def __enter__(self) -> Self:
         import ladybug
 
         if self._path.is_dir():
-            raise StoreError(f"{self._path.name} is a folder; a graph is a file.")
+            raise StoreError(f"{self._path} is a folder; a graph is a file.")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(
-                f"The folder of {self._path.name} cannot be made: {error.strerror}."
+                f"The folder of {self._path} cannot be made: {error.strerror}. Choose another."
             ) from None
-        _remove_abandoned(self._path)
-        self._database = open_file(self._new, read_only=False)
-        self._connection = ladybug.Connection(self._database)
-        self._execute("BEGIN TRANSACTION")
+        remove_abandoned(self._path.parent, re.escape(self._path.name))
+        check_room(self._path, 0)
+        self._new = draft(self._path)
+        try:
+            self._database = open_file(self._new, read_only=False)
+            self._connection = ladybug.Connection(self._database)
+            self._execute("BEGIN TRANSACTION")
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     def __exit__(
@@ -82,14 +92,17 @@ class GraphWriter:
     ) -> None:
         try:
             if kind is None:
+                check_room(self._path, self._bytes)
                 self._execute("COMMIT")
                 self._execute("CHECKPOINT")
             self._close()
             if kind is None:
                 replace_file(self._new, self._path)
         finally:
-            self._close()
-            remove_draft(self._new)
+            try:
+                self._close()
+            finally:
+                remove_draft(self._new)
 
     def nodes(
         self, table: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]
@@ -181,18 +194,22 @@ class GraphWriter:
         self._execute(f"CREATE {what}({', '.join(parts)}{after})")
 
     def _execute(self, text: str, rows: list[dict[str, Any]] | None = None, name: str = "") -> Any:
+        if rows is not None:
+            self._bytes += sum(_size(value) for row in rows for value in row.values())
+            check_room(self._path, self._bytes)
         try:
             result = self._connection.execute(text, {"rows": rows} if rows is not None else {})
             return result.get_all()
         except Exception as error:  # RuntimeError, and what the bindings raise
-            what = plain_error(error, self._new)
-            raise StoreError(f"{name or 'The graph'} cannot be written: {what}") from None
+            raise writing_error(self._path, self._new, error, name or "The graph") from None
 
     def _close(self) -> None:
         database, self._database = self._database, None
         if database is not None:
-            self._connection.close()
-            database.close()
+            try:
+                self._connection.close()
+            finally:
+                database.close()
 
 
 def replace_file(new: Path, path: Path) -> None:
@@ -202,24 +219,42 @@ def replace_file(new: Path, path: Path) -> None:
         StoreError: If another process has the old one open for writing.
     """
     try:
-        with open(new, "rb") as file:
+        with open(new, "r+b") as file:
+            _locked(file)  # so that nobody takes it for one that a killed writer left
             os.fsync(file.fileno())
-        if not path.exists():
-            os.replace(new, path)
-            return
-        with write_lock(path):
-            wal(path).unlink(missing_ok=True)  # it would be applied to the new file
-            os.replace(new, path)
+            if not path.exists():
+                os.replace(new, path)
+                return
+            with write_lock(path):
+                wal(path).unlink(missing_ok=True)  # it would be applied to the new file
+                os.replace(new, path)
     except OSError as error:
-        raise StoreError(f"{path.name} cannot be written: {error.strerror}.") from None
+        raise file_error(path, error) from None
 
 
-def _remove_abandoned(path: Path) -> None:
-    # Of a writer that was killed; one at work has its file locked.
-    for new in old_drafts(path, _DRAFT_SECONDS):
-        with suppress(OSError), open(new, "ab") as file:
-            if _locked(file):
-                remove_draft(new)
+def file_error(path: Path, error: OSError) -> StoreError:
+    """Return the error for what the system says of writing a graph."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return DiskFullError(path)
+    return StoreError(f"{path} cannot be written: {error.strerror}. Choose another place.")
+
+
+def remove_abandoned(folder: Path, name: str) -> None:
+    """Remove the drafts of writers that were killed; one at work has its file locked.
+
+    Args:
+        folder: Where the databases are.
+        name: A pattern of their names.
+    """
+    for new in old_drafts(folder, name, _DRAFT_SECONDS):
+        try:
+            with open(new, "r+b") as file:
+                if _locked(file):
+                    remove_draft(new)
+        except FileNotFoundError:  # only what the engine had put beside it
+            remove_draft(new)
+        except OSError:  # it cannot be opened by us, or not removed while it is open
+            continue
 
 
 @contextmanager
@@ -305,6 +340,13 @@ def _value(table: str, name: str, kind: str, value: Any) -> Any:
             f"{table}.{name} takes vectors of {length} numbers, but was given {len(values)}."
         )
     return values
+
+
+def _size(value: Any) -> int:
+    # About as many bytes as the engine keeps a value in.
+    if isinstance(value, str):
+        return len(value.encode()) + 16
+    return 8 * len(value) if isinstance(value, (list, tuple)) else 8
 
 
 def _scalar(base: str, value: Any) -> Any:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .forks import follow_forks, keep_for_ever
-from .ladybug_file import Stamp, is_identifier, open_file, plain_error, stamp
+from .ladybug_file import Stamp, UnreadableError, is_identifier, open_file, plain_error, stamp
 from .store import StoreError
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ class LadybugReader:
         self._tables: tuple[Stamp, dict[str, Table]] | None = None
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
-        self._lease().leave()
+        # Whoever names a file is told all of its path; later, errors may go over the network.
+        self._lease(shown=str(path)).leave()
         follow_forks(self)
 
     def rows(
@@ -133,9 +134,12 @@ class LadybugReader:
     @property
     def stamp(self) -> Stamp:
         """The state of the file now."""
+        return self._stamp(None)
+
+    def _stamp(self, shown: str | None) -> Stamp:
         if self._closed:
             raise StoreError(f"The store of {self.path.name} is closed. Open it again.")
-        return stamp(self.path)
+        return stamp(self.path, shown)
 
     def tables(self) -> dict[str, Table]:
         """Return what is in the file, by name."""
@@ -162,12 +166,12 @@ class LadybugReader:
         if opened:
             opened.leave()
 
-    def _lease(self) -> _Opened:
+    def _lease(self, shown: str | None = None) -> _Opened:
         """Return the file, opened in the state it has now; the caller calls `leave` on it."""
         with self._lock:
-            now = self.stamp
+            now = self._stamp(shown)
             if self._opened is None or self._opened.stamp != now:
-                fresh = _Opened(_open_patiently(self.path), now)
+                fresh = _Opened(_open_patiently(self.path, shown), now)
                 if self._opened:
                     self._opened.leave()
                 self._opened = fresh
@@ -262,13 +266,13 @@ class _Queries:
 _QUERIES = _Queries()
 
 
-def _open_patiently(path: Path) -> ladybug.Database:
+def _open_patiently(path: Path, shown: str | None) -> ladybug.Database:
     # Somebody may be writing: that takes milliseconds.
     for last in range(_OPENING_TRIES):
         try:
-            return open_file(path, read_only=True)
-        except StoreError as error:
-            if "checkpointing" not in str(error) or last == _OPENING_TRIES - 1:
+            return open_file(path, read_only=True, shown=shown)
+        except UnreadableError as error:
+            if not error.being_written or last == _OPENING_TRIES - 1:
                 raise
             time.sleep(0.05)
     raise AssertionError("unreachable")

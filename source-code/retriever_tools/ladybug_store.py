@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,17 +22,18 @@ from .embedded_indexes import (
     VectorIndex,
     index_name,
 )
-from .graph_writer import write_lock
+from .graph_writer import file_error, write_lock
 from .ladybug_file import (
     Stamp,
+    check_room,
     connected,
     draft,
     open_file,
-    plain_error,
     quoted,
     remove_draft,
     stamp,
     wal,
+    writing_error,
 )
 from .ladybug_reader import LadybugReader, Table
 from .ladybug_values import check_parameters, holds_vectors, json_row
@@ -256,6 +258,7 @@ class LadybugStore:
         new = draft(path)
         try:
             with write_lock(path) as file:
+                check_room(path, len(text.encode()) + os.fstat(file.fileno()).st_size)
                 before = self._file.stamp
                 after = _write_tool(file, path, new, values)
                 self._indexes.link_ahead(before, after, TOOLS)
@@ -263,7 +266,7 @@ class LadybugStore:
                 new.replace(path)
                 self._indexes.carry_over(before, after, TOOLS)
         except OSError as error:
-            raise StoreError(f"{path.name} cannot be written: {error.strerror}.") from None
+            raise file_error(path, error) from None
         finally:
             remove_draft(new)
 
@@ -363,7 +366,5 @@ def _write_tool(file: BinaryIO, path: Path, new: Path, values: Mapping[str, Any]
             )
             connection.execute("CHECKPOINT")
         except Exception as error:  # RuntimeError, and what the bindings raise
-            raise StoreError(
-                f"The tool cannot be written to {path.name}: {plain_error(error, new)}"
-            ) from None
+            raise writing_error(path, new, error, f"The tool for {path.name}") from None
     return stamp(new)
