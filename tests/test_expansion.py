@@ -321,14 +321,15 @@ def test_what_is_no_json_becomes_text_and_no_number_is_infinite() -> None:
 @pytest.mark.parametrize(
     ("default", "good", "bad"),
     [
-        (1, [2, 2.5, -3], ["2", True, None, [1], 2**63, 10**400, float("nan"), {}]),
+        (1, [2, 2.0, -3], ["2", 2.5, True, None, [1], 2**63, 10**400, float("nan"), {}]),
         (1.5, [2, 2.5], ["2", False]),
         ("a", ["", "b"], [1, None, ["b"]]),
         (True, [False], [0, "true", None]),
         (None, [1, "a", True, None, ["x"], []], [[1, "a"], {"a": 1}, [None], [[1]], Odd()]),
         (["a"], [["b", "c"], []], [[1], "b", None, ["a", 1]]),
         ([], [["b"], [1], []], ["b", [1, "b"]]),
-        ([1], [[2, 2.5]], [[True], ["2"]]),
+        ([1], [[2, 3.0], []], [[True], ["2"], [2, 2.5], [1, 2**63]]),
+        ([1.5], [[2, 2.5]], [[True], ["2"]]),
     ],
 )
 def test_a_value_must_be_of_its_defaults_json_type(
@@ -340,6 +341,23 @@ def test_a_value_must_be_of_its_defaults_json_type(
         (fault,) = bind_faults([query, None], {"x": value})
         assert fault[0] == "x"
         assert "must be" in fault[1]
+
+
+def test_a_whole_number_is_whole_whatever_json_wrote_it_as() -> None:
+    query = CypherConfig(template=TEMPLATE + " LIMIT $x", bind_params={"x": 1})
+    found = parameters_of(query, NODES, 7, bind_params={"x": 2.0})["x"]
+    assert (found, type(found)) == (2, int)
+    (fault,) = bind_faults([query], {"x": 1.5})
+    assert fault == ("x", "must be a whole number, got 1.5")
+    aql = AqlConfig(template="FOR n IN @nodes LIMIT @x RETURN n", bind_params={"x": 1})
+    assert bind_faults([aql], {"x": 1.5}) == []  # for AQL the two are of one type
+
+
+@pytest.mark.parametrize("value", [10**20, -(10**20), float("inf"), [1, 10**20]])
+def test_a_number_that_no_database_holds_is_not_called_no_number(value: Any) -> None:
+    query = CypherConfig(template=TEMPLATE, bind_params={"x": None})
+    (fault,) = bind_faults([query], {"x": value})
+    assert "finite numbers, whole ones of 64 bits" in fault[1]
 
 
 def test_a_value_for_no_parameter_is_a_fault_that_names_those_there_are() -> None:

@@ -49,9 +49,18 @@ def bind_faults(
 ) -> list[tuple[str, str]]:
     """Return what is wrong with values for the parameters of graph queries, as (name, what) pairs.
 
-    A value must be of the same JSON type as the default in every query that has the parameter.
+    A value must be of the same JSON type as the default in every query that has the parameter, and
+    in Cypher, which tells 2 from 2.5, a whole number where the default is one; 2.0 counts as 2. For
+    AQL all numbers are of one type, and what it has stored as 2.0 comes back as 2.
     """
     defaults = [query.bind_params for query in queries if query]
+    whole = {
+        name
+        for query in queries
+        if isinstance(query, CypherConfig)
+        for name, default in query.bind_params.items()
+        if _is_whole(default)
+    }
     faults = []
     for name, value in values.items():
         declaring = [params[name] for params in defaults if name in params]
@@ -60,7 +69,13 @@ def bind_faults(
         elif not declaring:
             known = ", ".join(dict.fromkeys(each for params in defaults for each in params))
             faults.append((name, f"is no parameter of a graph query; there are: {known or 'none'}"))
-        faults += [(name, what) for each in declaring if (what := _unlike(value, each))]
+        unlike = [(name, what) for each in declaring if (what := _unlike(value, each))]
+        if name in whole and not (unlike or value == [] or _is_whole(_whole(value))):
+            lists = isinstance(value, list)
+            unlike = [
+                (name, f"must be {'whole numbers' if lists else 'a whole number'}, got {value}")
+            ]
+        faults += unlike
     return list(dict.fromkeys(faults))
 
 
@@ -166,7 +181,11 @@ def parameters_of(
     """
     values = {
         **query.bind_params,
-        **{name: value for name, value in (bind_params or {}).items() if name not in RESERVED},
+        **{
+            name: _whole(value) if _is_whole(query.bind_params.get(name)) else value
+            for name, value in (bind_params or {}).items()
+            if name not in RESERVED
+        },
         "nodes": [node.id for node in nodes],
         "top_k": top_k,
         "partition_ids": list(partition_ids),
@@ -216,12 +235,29 @@ def _unlike(value: Any, default: Any) -> str:
     """Return why a value cannot take the place of a default; empty if it can."""
     kind, wanted = _kind(value), _kind(default)
     if not kind:
+        items = value if isinstance(value, list) else [value]
+        if any(isinstance(item, int | float) and not _kind(item) for item in items):
+            return "must be of finite numbers, whole ones of 64 bits: a database holds no others"
         return "must be a string, a number, a truth value, or a list of these of one kind"
     if default is None or kind == wanted or (value == [] and wanted.startswith("list")):
         return ""
     if default == [] and kind.startswith("list"):
         return ""
     return f"must be a {wanted} like its default, got a {kind}"
+
+
+def _is_whole(value: Any) -> bool:
+    """Tell whether a value is a whole number, or a list of nothing else."""
+    items = value if isinstance(value, list) else [value]
+    number = all(isinstance(item, int) and not isinstance(item, bool) for item in items)
+    return number and value != []
+
+
+def _whole(value: Any) -> Any:
+    """Return a number such as 2.0 as 2, those of a list too, and anything else as it is."""
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _kind(value: Any) -> str:
