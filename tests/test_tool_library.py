@@ -172,12 +172,36 @@ def test_a_byte_order_mark_is_allowed(folder: Path) -> None:
     assert list(FolderLibrary(folder)) == ["airports"]
 
 
-def test_the_file_is_named_after_the_key(folder: Path) -> None:
-    put(folder, "old.json", document("new"))
+def test_a_file_may_have_any_name_and_is_the_one_that_is_replaced(folder: Path) -> None:
+    put(folder, "my own.json", document("new"))
     tools = FolderLibrary(folder)
-    assert "name the file new.json" in faults(tools)["old.json"]
-    with pytest.raises(ToolError):
-        tools["new"]
+    assert faults(tools) == {}
+    assert tools["new"].tool_id == "new"
+    with pytest.raises(LibraryError, match=r"is that of my own\.json"):
+        tools.add(document("new", description="Newer."))
+    tools.add(document("new", description="Newer."), replace=True)
+    assert tools["new"].description == "Newer."
+    assert sorted(path.name for path in folder.iterdir()) == ["airports.json", "my own.json"]
+
+
+def test_a_file_with_another_tool_is_not_replaced(folder: Path) -> None:
+    put(folder, "new.json", document("old"))
+    tools = FolderLibrary(folder)
+    for replace in (False, True):
+        with pytest.raises(LibraryError, match=r"new\.json holds the tool 'old'"):
+            tools.add(document("new"), replace=replace)
+    assert sorted(tools) == ["airports", "old"]
+
+
+def test_of_a_document_without_key_no_key_is_spoken(folder: Path) -> None:
+    given = document("airports")
+    del given["_key"]
+    with pytest.raises(LibraryError) as taken:
+        FolderLibrary(folder).add(given)
+    with pytest.raises(ToolError) as unsafe:
+        FolderLibrary(folder).add({**given, "tool_id": "con"})
+    assert "_key" not in str(taken.value) + str(unsafe.value)
+    assert "tool_id: 'con' cannot" in str(unsafe.value)
 
 
 def test_hidden_files_subfolders_and_other_files_are_left_alone(folder: Path) -> None:
@@ -254,12 +278,16 @@ def test_nothing_is_overwritten_unless_told(folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["airports.json"]
 
 
-def test_a_tool_id_that_is_taken_is_refused_even_to_replace(folder: Path) -> None:
+def test_a_tool_id_that_is_taken_is_refused_unless_to_replace(folder: Path) -> None:
     tools = FolderLibrary(folder)
-    for replace in (False, True):
-        with pytest.raises(LibraryError, match=r"is that of airports\.json"):
-            tools.add(document("other", tool_id="airports"), replace=replace)
+    with pytest.raises(LibraryError, match=r"is that of airports\.json"):
+        tools.add(document("other", tool_id="airports"))
+    tools.add(document("other", tool_id="airports", description="Another."), replace=True)
+    assert tools["airports"].description == "Another."
     assert [path.name for path in folder.iterdir()] == ["airports.json"]
+    put(folder, "twin.json", document("twin", tool_id="airports"))
+    with pytest.raises(LibraryError, match=r"airports\.json and twin\.json"):
+        tools.add(document(), replace=True)  # which of the two?
 
 
 def test_a_broken_tool_can_be_replaced(folder: Path) -> None:
@@ -308,7 +336,7 @@ def test_of_two_that_add_one_key_at_once_one_is_refused(
     tools = FolderLibrary(tmp_path)
     tools.add(document())
     # The other program was faster: it wrote between the look and the write.
-    monkeypatch.setattr(FolderLibrary, "_check_free", lambda *_: None)
+    monkeypatch.setattr(FolderLibrary, "_place", lambda self, tool, name, replace: name)
     with pytest.raises(LibraryError, match="already"):
         FolderLibrary(tmp_path).add(document(description="Second."))
     assert tools["airports"].description == document()["description"]

@@ -84,11 +84,11 @@ class Library(Mapping[str, RetrieverTool]):
 
         Args:
             document: The document, as JSON or as a tool.
-            replace: Whether it may take the place of the one with its `_key`.
+            replace: Whether it may take the place of the one with its `tool_id` or `_key`.
 
         Raises:
             ToolError: If it is not a valid tool document.
-            LibraryError: If its `_key` or `tool_id` is taken, or it cannot be written.
+            LibraryError: If its `tool_id` or `_key` is taken, or it cannot be written.
         """
 
     def __getitem__(self, tool_id: str) -> RetrieverTool:
@@ -123,22 +123,25 @@ class Library(Mapping[str, RetrieverTool]):
         """Return the tools."""
         return self.load().tools.values()
 
-    def _check_free(self, tool: RetrieverTool, name: str) -> None:
-        """Refuse a tool whose id another document has."""
-        contents = self.load()
-        others = [
+    def _name_for(self, tool: RetrieverTool, name: str, contents: Contents, replace: bool) -> str:
+        """Return the name to keep a tool under: its own, or that of the document it replaces."""
+        taken = [
             *(other for tool_id, other in contents.names.items() if tool_id == tool.tool_id),
             *(broken.name for broken in contents.broken if broken.tool_id == tool.tool_id),
         ]
-        if taken := [other for other in others if other != name]:
-            raise LibraryError(
-                f"The tool_id {tool.tool_id!r} is that of {taken[0]}. Choose another tool_id, or "
-                f"give the new document the _key of that one and replace it."
-            )
+        if taken in ([], [name]):
+            return name
+        if replace and len(taken) == 1:
+            return taken[0]
+        cure = ", or have that replaced (replace=True, or --replace)" if len(taken) == 1 else ""
+        raise LibraryError(
+            f"The tool_id {tool.tool_id!r} is that of {' and '.join(taken)}. Choose another "
+            f"tool_id{cure}."
+        )
 
 
 class FolderLibrary(Library):
-    """A folder with a file `<_key>.json` for each tool.
+    """A folder with a JSON file for each tool; `add` names a new one after the tool.
 
     Hidden files, subfolders and files of other names are left alone. A link is followed if it leads
     to a file in the folder. Errors name files without their folder.
@@ -184,15 +187,14 @@ class FolderLibrary(Library):
         The folder is made if it is not there.
         """
         value, tool = _checked(document)
-        check_key(tool.key)
         path = self.folder / f"{tool.key}.json"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._check_free(tool, path.name)
+            path = self.folder / self._place(tool, path.name, replace)
             _write(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n", replace)
         except FileExistsError:
             raise LibraryError(
-                f"There is a tool {path.name} already. Choose another _key, or have it "
+                f"There is a tool {path.name} already. Choose another tool_id, or have that "
                 "replaced (replace=True, or --replace)."
             ) from None
         except OSError as error:
@@ -200,6 +202,20 @@ class FolderLibrary(Library):
                 f"The tool {path.name} cannot be written: {error.strerror or error}."
             ) from None
         return tool
+
+    def _place(self, tool: RetrieverTool, name: str, replace: bool) -> str:
+        """Return the file for a tool, which must not be that of a tool with another id."""
+        contents = self.load()
+        name = self._name_for(tool, name, contents, replace)
+        holds = {
+            **{each.name: each.tool_id for each in contents.broken},
+            **{file: tool_id for tool_id, file in contents.names.items()},
+        }.get(name, tool.tool_id)
+        if holds != tool.tool_id:
+            raise LibraryError(
+                f"{name} holds the tool {holds!r}. Rename that file, or remove it, first."
+            )
+        return name
 
     def _load_file(self, path: Path) -> tuple[Any, ToolError | None]:
         """Return what a file holds (as far as it could be read), and what is wrong with it."""
@@ -212,10 +228,6 @@ class FolderLibrary(Library):
                 )
             value = read_json(path)
             tool = parse_tool(value, path.name)
-            if tool.key != path.stem:
-                raise ToolError(
-                    [("_key", f"is {tool.key!r}, so name the file {tool.key}.json.")], path.name
-                )
         except ToolError as error:
             return value, error
         return tool, None
@@ -247,15 +259,15 @@ class StoreLibrary(Library):
     ) -> RetrieverTool:
         """Check a tool document and put it into the collection."""
         value, tool = _checked(document)
-        check_key(tool.key)
-        self._check_free(tool, tool.key)
+        key = self._name_for(tool, tool.key, self.load(), replace)
         keys = {str(other.get("_key")) for other in self.store.tools()}
-        if tool.key in keys and not replace:
+        if key in keys and not replace:
+            field = "tool_id" if key == tool.tool_id else "_key"
             raise LibraryError(
-                f"There is a tool {tool.key} in the database already. Choose another _key, or have "
-                "it replaced (replace=True, or --replace)."
+                f"There is a tool {key} in the database already. Choose another {field}, or have "
+                "that replaced (replace=True, or --replace)."
             )
-        self.store.put_tool(value)
+        self.store.put_tool({**value, "_key": key})
         return tool
 
 
@@ -301,8 +313,12 @@ def parse_json(data: bytes, source: str) -> Any:
     return value
 
 
-def check_key(key: str) -> None:
+def check_key(key: str, field: str = "_key") -> None:
     """Refuse a `_key` that is not the name of a file on every system.
+
+    Args:
+        key: The key.
+        field: The field that it stands in, `tool_id` where there is no `_key`.
 
     Raises:
         ToolError: If it is not.
@@ -311,7 +327,7 @@ def check_key(key: str) -> None:
         raise ToolError(
             [
                 (
-                    "_key",
+                    field,
                     f"{key!r} cannot name a file on every system. Use up to 100 letters from A to "
                     "z, digits, _, - and, inside, dots; and no name of a device, such as con.",
                 )
@@ -361,6 +377,7 @@ def _checked(
         return {}, parse_tool(document)  # which says so
     value = dict(document)
     tool = parse_tool(value, str(value.get("_key") or value.get("tool_id") or ""))
+    check_key(tool.key, "_key" if "_key" in value else "tool_id")
     return {"_key": tool.key, **value}, tool
 
 
