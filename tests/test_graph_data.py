@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from shutil import copytree
+from types import SimpleNamespace
 from typing import Any
 
 import networkx
@@ -28,9 +30,11 @@ from ragbook.graph_data import (
     example_store,
     folder_store,
     graph_path,
+    is_built,
     knowledge_rows,
 )
 from ragbook.profiles import EmbeddedProfile
+from retriever_tools.checksums import checksum_file, record
 from retriever_tools.ladybug_store import LadybugStore
 from retriever_tools.retriever import ToolRetriever
 from retriever_tools.store import StoreError
@@ -317,6 +321,104 @@ def test_graphs_that_are_out_of_date_are_removed_after_a_week(folder: Path, tmp_
     new = built(folder, "We met Eve.", 0)
     assert set(new.parent.glob("*.lbug")) == {young, other_model, other_folder, kept, new}
     assert not old.exists()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5000])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def begin_with_junk(path: Path) -> None:
+    path.write_bytes(b"junk" * 1000 + path.read_bytes()[4000:])
+
+
+def change_a_letter(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"It rained.", b"It reined."))
+
+
+def lose_its_checksum(path: Path) -> None:
+    checksum_file(path).unlink()
+
+
+@pytest.mark.parametrize(
+    "damage", [cut, empty, begin_with_junk, change_a_letter, lose_its_checksum]
+)
+def test_a_damaged_graph_in_the_cache_is_built_again_and_that_is_said(
+    folder: Path, damage: Callable[[Path], None]
+) -> None:
+    profile, said = Profile(), []
+    folder_store(profile, folder).close()
+    path = graph_path(profile, folder)
+    assert is_built(profile, folder)
+    before = path.read_bytes()
+    damage(path)
+    assert damage is lose_its_checksum or path.read_bytes() != before
+    assert not is_built(profile, folder)
+    with closing(folder_store(profile, folder, said.append)) as store:
+        rows = store.run(
+            "MATCH (c:Chunks) WHERE size($nodes) = 1 RETURN c.content AS content", {"nodes": ["a"]}
+        )
+    assert any("It rained." in row["content"] for row in rows)
+    assert [line for line in said if "damaged" in line] == said[:1]
+    said.clear()
+    folder_store(profile, folder, said.append).close()
+    assert said == []
+
+
+def test_a_graph_that_the_engine_does_not_read_any_more_is_built_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder_store(Profile(), folder).close()
+    path = graph_path(Profile(), folder)
+    whole = path.read_bytes()
+    path.write_bytes(b"LBUG\xff" + whole[5:])  # of another version, but as it was written
+    with open(path, "rb") as file:
+        record(file, path)
+    assert not is_built(Profile(), folder)
+    folder_store(Profile(), folder).close()
+    assert is_built(Profile(), folder)
+
+
+def test_a_tool_that_is_put_into_a_graph_does_not_make_it_a_damaged_one(folder: Path) -> None:
+    profile = Profile()
+    document = tool("Chunks", [{"type": "lexical", "field": "content"}]) | {"_key": "t"}
+    with closing(folder_store(profile, folder)) as store:
+        store.put_tool(document)
+    with closing(folder_store(profile, folder)) as store:
+        assert store.tools() == [document]
+
+
+def test_a_damaged_graph_that_is_out_of_date_is_removed_like_others(folder: Path) -> None:
+    old = built(folder, "We met Ada.", 0)
+    cut(old)
+    os.utime(old, (0, 0))
+    built(folder, "We met Ben.", 0)
+    assert not old.exists()
+    assert not checksum_file(old).exists()
+
+
+def test_what_killed_builds_left_in_the_cache_is_removed_by_the_next(folder: Path) -> None:
+    path = built(folder, "We met Ada.", 0)
+    digest = "0" * 32
+    for name in (f".{path.name}-{digest}", f"..{path.name}-{digest}-{digest}.wal.checkpoint"):
+        path.with_name(name).write_bytes(b"half")
+        os.utime(path.with_name(name), (0, 0))
+    path = built(folder, "We met Ben.", 0)
+    assert [file for file in path.parent.iterdir() if file.name.startswith(".")] == []
+
+
+def test_a_disk_without_room_is_told_with_the_folder_and_how_to_choose_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2**20))
+    path = graph_path(Profile(), folder)
+    says = f"not enough room for the graph in {re.escape(str(path.parent))}. .*RAG_CACHE"
+    with pytest.raises(StoreError, match=says):
+        folder_store(Profile(), folder)
+    assert list(path.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("make", [False, True])

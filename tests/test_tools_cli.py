@@ -348,6 +348,254 @@ def test_the_graph_is_built_once_and_how_far_it_is_is_told(
     assert "cr_Chunks_content" not in out
 
 
+def test_a_damaged_graph_in_the_cache_is_built_again_by_run_and_build(
+    rag: Rag, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_CACHE", str(tmp_path / "cache"))
+    notes = tmp_path / "other"
+    notes.mkdir()
+    (notes / "a.txt").write_text("The lathe turns oak at 900 revolutions.\n")
+    run = ("run", "How fast is the lathe?", "--tools", str(folder), "--tool", "passages")
+    for number, command in enumerate([("build",), run, ("build",)]):
+        code, _, err = rag(*command, "--data", str(notes))
+        assert code == 0, err
+        assert err.count("is damaged, so it is built again") == (number > 0), err
+        (graph,) = (tmp_path / "cache" / "graphs").glob("*.lbug")
+        graph.write_bytes(graph.read_bytes()[:-9000])
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "200"])
+def test_every_tool_and_its_fault_are_listed_at_every_width(
+    rag: Rag, folder: Path, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    (folder / "broken.json").write_text("{")
+    code, out, _ = rag("list", "--tools", str(folder))
+    assert code == 0
+    for part in ("passages", "custom_retriever", "Chunks: lexical content", "broken.json", "JSON"):
+        assert part in squeezed(out)
+    assert max(map(len, out.splitlines())) <= int(columns)
+    assert out.index("entities") < out.index("passages") < out.index("broken.json")
+    _, out, _ = rag("list", "--tools", str(folder), "--json")
+    (broken,) = json.loads(out)["broken"]
+    assert broken["file"] == "broken.json"
+    assert [set(fault) for fault in broken["faults"]] == [{"path", "message"}]
+
+
+def test_an_empty_folder_says_how_to_add_a_tool(rag: Rag, tmp_path: Path) -> None:
+    code, out, _ = rag("list", "--tools", str(tmp_path))
+    assert code == 0
+    assert "rag tools add FILE" in out
+
+
+def test_the_folder_of_tools_comes_from_the_environment_or_the_data(
+    rag: Rag, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, out, _ = rag("list", "--data", str(folder.parent), "--json")  # which has a folder tools
+    assert [tool["tool_id"] for tool in json.loads(out)["tools"]] == ["entities", "passages"]
+    monkeypatch.setenv("RAG_TOOLS", str(folder))
+    _, out, _ = rag("list", "--json")
+    assert [tool["tool_id"] for tool in json.loads(out)["tools"]] == ["entities", "passages"]
+
+
+def test_in_a_folder_with_other_data_the_tools_are_the_books(
+    rag: Rag, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for given in ([], ["--data", "data"]):
+        _, out, _ = rag("list", *given, "--json")
+        assert "airport_search" in [tool["tool_id"] for tool in json.loads(out)["tools"]]
+
+
+def test_show_tells_parameters_with_defaults_and_the_query_line_by_line(
+    rag: Rag, folder: Path
+) -> None:
+    code, out, _ = rag("show", "passages", "--tools", str(folder))
+    assert code == 0
+    assert 'most=5, word="plain"' in out
+    for line in PASSAGES["config"]["cypher_config"]["template"].splitlines():  # type: ignore[index]
+        assert f"    {line}\n" in out
+    _, out, _ = rag("show", "passages", "--tools", str(folder), "--json")
+    assert parse_tool(json.loads(out)) == parse_tool(PASSAGES)
+
+
+def test_a_tool_that_is_not_there_is_answered_with_those_there_are(rag: Rag, folder: Path) -> None:
+    code, out, err = rag("show", "pasages", "--tools", str(folder))
+    assert (code, out) == (1, "")
+    assert "Did you mean passages?" in err
+    assert "entities, passages" in err
+
+
+def test_a_broken_tool_that_is_asked_for_says_what_is_wrong(rag: Rag, folder: Path) -> None:
+    put(folder, with_config(PASSAGES, "wrong", top_k=0))
+    code, out, err = rag("show", "wrong", "--tools", str(folder))
+    assert (code, out) == (1, "")
+    assert "config.top_k" in err
+
+
+def test_text_of_a_tool_does_not_steer_the_terminal(rag: Rag, folder: Path) -> None:
+    put(folder, {**PASSAGES, "description": "Some [bold]markup[/bold] and \u202eturned text."})
+    put(folder, {**ENTITIES, "tool_type": "\u202e[red]spell[/red]", "\x1b[31m": 1})
+    for command in (["list"], ["show", "passages"], ["show", "entities"], ["validate", folder]):
+        _, out, err = rag(
+            *map(str, command), *([] if folder in command else ["--tools", str(folder)])
+        )
+        assert "\x1b" not in out + err
+        assert "\u202e" not in out + err
+        assert "[bold]markup[/bold]" in out or "[red]spell[/red]" in out + err
+
+
+# Checking and adding
+
+
+def test_every_fault_of_every_file_is_told_by_its_path(
+    rag: Rag, folder: Path, tmp_path: Path
+) -> None:
+    one = put(tmp_path, with_config(PASSAGES, "one", top_k=0, magic=1))
+    two = put(tmp_path, {**PASSAGES, "_key": "two", "tool_type": "spell"})
+    good = folder / "passages.json"
+    code, out, _ = rag("validate", str(one), str(good), str(two))
+    assert code == 1
+    lines = out.splitlines()
+    assert [line.split(": ")[:2] for line in lines if not line.startswith("ok")] == [
+        [str(one), "$.config.top_k"],
+        [str(one), "$.config.magic"],
+        [str(two), "$.tool_type"],
+    ]
+    assert f"ok  {good}" in lines
+    code, out, _ = rag("validate", str(one), str(good), "--json")
+    assert code == 1
+    first, second = json.loads(out)
+    assert [fault["path"] for fault in first["faults"]] == ["$.config.top_k", "$.config.magic"]
+    assert second == {"file": str(good), "ok": True}
+
+
+def test_a_folder_is_checked_as_a_whole(rag: Rag, folder: Path) -> None:
+    code, out, _ = rag("validate", str(folder))
+    assert code == 0
+    assert out.splitlines() == [
+        f"ok  {folder / 'entities.json'}",
+        f"ok  {folder / 'passages.json'}",
+    ]
+    put(folder, {**PASSAGES, "_key": "twin"})
+    code, out, _ = rag("validate", str(folder))
+    assert code == 1
+    assert "passages.json and twin.json" in out
+
+
+def test_a_folder_without_a_tool_and_a_file_that_is_not_there_are_faults(
+    rag: Rag, tmp_path: Path
+) -> None:
+    assert rag("validate", str(tmp_path))[0] == 1
+    code, out, _ = rag("validate", str(tmp_path / "nothing.json"))
+    assert code == 1
+    assert "nothing.json" in out
+    assert rag("validate")[0] == 2
+    assert rag("validate", "")[0] == 2
+
+
+class Stdin(io.TextIOWrapper):
+    def __init__(self, text: str) -> None:
+        super().__init__(io.BytesIO(text.encode()), encoding="utf-8")
+
+
+def test_a_tool_is_checked_and_added_from_stdin(
+    rag: Rag, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = with_config(PASSAGES, "third")
+    monkeypatch.setattr(sys, "stdin", Stdin(json.dumps(document)))
+    assert rag("validate", "-")[:2] == (0, "ok  -\n")
+    monkeypatch.setattr(sys, "stdin", Stdin(json.dumps(document)))
+    code, out, err = rag("add", "-", "--tools", str(folder))
+    assert (code, out) == (0, f"added  third to {folder}\n"), err
+    assert json.loads((folder / "third.json").read_text()) == document
+    monkeypatch.setattr(sys, "stdin", Stdin("{"))
+    code, out, _ = rag("validate", "-")
+    assert code == 1
+    assert out.startswith("-: $: is not JSON")
+
+
+def test_nothing_is_overwritten_unless_told(rag: Rag, folder: Path, tmp_path: Path) -> None:
+    new = put(tmp_path, {**PASSAGES, "description": "New."})
+    code, out, err = rag("add", str(new), "--tools", str(folder))
+    assert (code, out) == (1, "")
+    assert "already" in err
+    assert "--replace" in err
+    assert json.loads((folder / "passages.json").read_text()) == PASSAGES
+    assert rag("add", str(new), "--tools", str(folder), "--replace")[0] == 0
+    assert json.loads((folder / "passages.json").read_text())["description"] == "New."
+
+
+def test_what_is_no_tool_is_not_added(rag: Rag, folder: Path, tmp_path: Path) -> None:
+    before = sorted(path.name for path in folder.iterdir())
+    wrong = put(tmp_path, with_config(PASSAGES, "wrong", top_k=0))
+    code, _, err = rag("add", str(wrong), "--tools", str(folder))
+    assert code == 1
+    assert "$.config.top_k" in err
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_the_schema_is_json_and_names_every_field(rag: Rag) -> None:
+    code, out, _ = rag("schema")
+    assert code == 0
+    schema = json.loads(out)
+    assert set(PASSAGES) <= set(schema["properties"])
+
+
+# Running
+
+
+def test_an_answer_cites_and_tells_what_each_tool_did(ask: Rag) -> None:
+    code, out, err = ask(
+        *("Which seal kit does the pump take?", "--tool", "passages", "--tool", "entities")
+    )
+    assert code == 0, err
+    assert "SK-4471" in out
+    assert "[CITE:1]" in out
+    for part in ("Citations", "pumps.txt#1", "Tools", "passages", "1 document ", "ran", "none"):
+        assert part in out
+
+
+def test_the_graph_is_built_once_and_how_far_it_is_is_told(
+    rag: Rag, folder: Path, tmp_path: Path
+) -> None:
+    notes = tmp_path / "other"
+    notes.mkdir()
+    (notes / "a.txt").write_text("The lathe turns oak at 900 revolutions.\n")
+    given = ("--data", str(notes), "--tools", str(folder), "--tool", "passages")
+    code, out, err = rag("run", "How fast is the lathe?", *given)
+    assert code == 0
+    assert "900 revolutions" in out
+    assert err.splitlines() == [
+        "Building the graph; it is kept for the next time.",
+        "  Finding entities and their relations",
+        "  Embedding 1 text",
+        "  Writing the graph",
+    ]
+    assert "cr_Chunks_content" in out  # an index was created, and the answer says so
+    code, out, err = rag("run", "How fast is the lathe?", *given)
+    assert (code, err) == (0, "")
+    assert "cr_Chunks_content" not in out
+
+
+def test_a_damaged_graph_in_the_cache_is_built_again_by_run_and_build(
+    rag: Rag, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_CACHE", str(tmp_path / "cache"))
+    notes = tmp_path / "other"
+    notes.mkdir()
+    (notes / "a.txt").write_text("The lathe turns oak at 900 revolutions.\n")
+    run = ("run", "How fast is the lathe?", "--tools", str(folder), "--tool", "passages")
+    for command in (("build",), run, ("build",)):
+        code, _, err = rag(*command, "--data", str(notes))
+        assert code == 0, err
+        assert err.count("is damaged, so it is built again") == (command is run), err
+        (graph,) = (tmp_path / "cache" / "graphs").glob("*.lbug")
+        if command is not run:
+            graph.write_bytes(graph.read_bytes()[:-9000])
+
+
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
 def test_an_answer_fits_every_width(
     ask: Rag, monkeypatch: pytest.MonkeyPatch, columns: str

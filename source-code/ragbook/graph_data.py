@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -235,32 +234,75 @@ def write_graph(
 
 
 def _opened(profile: Profile, folder: Path | None, progress: Progress | None) -> LadybugStore:
+    from retriever_tools.graph_writer import remove_abandoned
+    from retriever_tools.ladybug_file import DiskFullError, draft, remove_draft
     from retriever_tools.ladybug_store import LadybugStore
+    from retriever_tools.store import StoreError
 
     path = graph_path(profile, folder)
-    if not path.exists():
-        embeddings = cached_embeddings(profile, progress=progress is not None)
-        new = path.with_name(f".{path.name}-{uuid4().hex}")
-        try:
-            if folder is None:
-                build_example(new, embeddings, progress)
-            else:
-                build_from_folder(new, folder, embeddings, progress)
-            _put(new, path)
-        finally:
-            new.unlink(missing_ok=True)
-        _remove_old(path)
+    if store := _kept(path):
+        return store
+    if path.exists():
+        told = "The graph in the cache is damaged, so it is built again; tools added to it are lost"
+        _tell(progress, told)
+    remove_abandoned(path.parent, r"(?:example|folder)-[0-9a-f-]+\.lbug")
+    embeddings = cached_embeddings(profile, progress=progress is not None)
+    new = draft(path)
+    try:
+        if folder is None:
+            build_example(new, embeddings, progress)
+        else:
+            build_from_folder(new, folder, embeddings, progress)
+        _put(new, path)
+    except DiskFullError:
+        raise StoreError(
+            f"There is not enough room for the graph in {path.parent}. "
+            "Free some, or set RAG_CACHE to a folder on another disk."
+        ) from None
+    finally:
+        remove_draft(new)
+    _remove_old(path)
     return LadybugStore(path)
+
+
+def is_built(profile: Profile, folder: Path | None = None) -> bool:
+    """Tell whether the graph of a folder, as its files are now, is there and can be read."""
+    if store := _kept(graph_path(profile, folder)):
+        store.close()
+    return store is not None
+
+
+def _kept(path: Path) -> LadybugStore | None:
+    """Open a graph of the cache; None if there is none, or it cannot be read."""
+    from retriever_tools.checksums import is_intact
+    from retriever_tools.ladybug_file import UnreadableError
+    from retriever_tools.ladybug_store import LadybugStore
+
+    try:
+        return LadybugStore(path) if is_intact(path) else None
+    except UnreadableError:  # of another version of the engine
+        return None
 
 
 def _put(new: Path, path: Path) -> None:
     """Give a graph its place, unless another process was quicker: the same graph is there then."""
+    from retriever_tools.checksums import record
+    from retriever_tools.graph_writer import file_error, write_lock
+
     try:
-        os.link(new, path)
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without links
-        os.replace(new, path)
+        with write_lock(new) as file:
+            record(file, path)
+            try:
+                os.link(new, path)
+                return
+            except OSError:  # it is there, or this file system has no links
+                pass
+        if store := _kept(path):
+            store.close()
+        else:
+            os.replace(new, path)
+    except OSError as error:
+        raise file_error(path, error) from None
 
 
 def _remove_old(path: Path) -> None:
@@ -268,6 +310,7 @@ def _remove_old(path: Path) -> None:
 
     Kept are those of the last days, and those that hold tools somebody has added.
     """
+    from retriever_tools.checksums import checksum_file, is_intact
     from retriever_tools.ladybug_store import LadybugStore
     from retriever_tools.store import StoreError
 
@@ -275,11 +318,13 @@ def _remove_old(path: Path) -> None:
         try:
             if old == path or time.time() - old.stat().st_mtime < KEPT:
                 continue
-            with closing(LadybugStore(old)) as store:
-                if store.tools():
-                    continue
-                store.drop_indexes()
+            if is_intact(old):
+                with closing(LadybugStore(old)) as store:
+                    if store.tools():
+                        continue
+                    store.drop_indexes()
             old.unlink()
+            checksum_file(old).unlink(missing_ok=True)
         except (OSError, StoreError) as error:  # in use; the next build tries again
             logger.info("%s is not removed: %s", old.name, error)
 

@@ -291,7 +291,7 @@ def build(
         _fill_arango(arango_url, arango_database, data, embeddings)
     elif output is None:
         path = graph_data.graph_path(usable, data)
-        if path.exists():
+        if graph_data.is_built(usable, data):
             print_line(f"The graph is there already: {path}")
             return
         with Database(data, profile=profile).open():

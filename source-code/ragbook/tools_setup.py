@@ -109,11 +109,9 @@ class Database:
 
     def is_built(self) -> bool:
         """Tell whether the database is there, without building it."""
-        from ragbook.graph_data import graph_path
+        from ragbook.graph_data import is_built
 
-        return self.arango_url is not None or (
-            graph_path(usable_profile(self.profile), self.data).exists()
-        )
+        return self.arango_url is not None or is_built(usable_profile(self.profile), self.data)
 
     def _graph(self) -> GraphStore:
         with busy("Starting"):

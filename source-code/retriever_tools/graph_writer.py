@@ -294,6 +294,11 @@ class _Writers:
 _WRITERS = _Writers()
 
 
+def writers_of_this_process() -> threading.Lock:
+    """Return the lock that is held, in this process, by who holds a `write_lock`."""
+    return _WRITERS.lock
+
+
 def _locked(file: BinaryIO) -> bool:
     try:
         import fcntl

@@ -14,6 +14,7 @@ from langchain_core.documents import Document
 
 from retrievers.documents import check_count, check_query, write_score
 
+from .checksums import checksum_file, record
 from .embedded_indexes import (
     EmbeddedIndexes,
     Kind,
@@ -262,6 +263,9 @@ class LadybugStore:
                 before = self._file.stamp
                 after = _write_tool(file, path, new, values)
                 self._indexes.link_ahead(before, after, TOOLS)
+                if checksum_file(path).exists():
+                    with open(new, "rb") as written:
+                        record(written, path)
                 wal(path).unlink(missing_ok=True)
                 new.replace(path)
                 self._indexes.carry_over(before, after, TOOLS)
