@@ -25,7 +25,7 @@ from lancedb.query import MatchQuery
 from lancedb.rerankers import LinearCombinationReranker, MRRReranker, Reranker, RRFReranker
 from langchain_core.cross_encoders import BaseCrossEncoder
 
-from helpers import OverlapScorer
+from helpers import OverlapScorer, doc
 from lance_rerankers import (
     CrossEncoderReranker,
     FilteredReranker,
@@ -33,6 +33,9 @@ from lance_rerankers import (
     WeightedReranker,
     to_arrow_in_thread,
 )
+from ragbook.collection import Collection
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
 ROWS = [
@@ -432,6 +435,35 @@ def test_it_orders_what_lancedb_found_as_worked_out_by_hand(table: Any) -> None:
     found = relevance(hybrid(table, weighted()).to_arrow())
     wanted = {"kite": 1.0, "pump": 0.75 + 1.0, "heron": 15 / 16, "none": 7 / 16, "owl": 0.0}
     assert found == pytest.approx({id: value / 2 for id, value in wanted.items()})
+
+
+@given(
+    st.dictionaries(st.integers(2, 9), st.integers(0, 64), max_size=8),
+    st.dictionaries(st.integers(4, 11), st.integers(0, 64), max_size=8),
+    st.sampled_from([0.25, 0.5, 0.75]),
+)
+@settings(max_examples=40)
+def test_two_full_lists_fuse_as_by_lancedbs_linear_combination(
+    vector: dict[int, int], fts: dict[int, int], weight: float
+) -> None:
+    # In 64ths, which floats hold exactly, and from 0 to 1 already, as LanceDB hands them over.
+    sides = [
+        side(name, *((number, value / 64) for number, value in {**ends, **found}.items()))
+        for name, ends, found in (
+            ("_distance", {0: 0, 1: 64}, vector),
+            ("_score", {12: 64, 13: 0}, fts),
+        )
+    ]
+    ours = WeightedReranker(weight).rerank_hybrid("q", *sides)
+    theirs = LinearCombinationReranker(weight).rerank_hybrid("q", *sides)
+    assert relevance(ours) == pytest.approx(relevance(theirs))
+
+
+def test_the_one_row_that_the_words_found_counts_which_lancedb_gives_0() -> None:
+    sides = side("_distance", (1, 0.0), (2, 1.0)), side("_score", (2, 0.0))
+    assert relevance(weighted().rerank_hybrid("q", *sides)) == {"r1": 0.5, "r2": 0.5}
+    theirs = LinearCombinationReranker(0.5).rerank_hybrid("q", *sides)
+    assert relevance(theirs) == {"r1": 0.5, "r2": 0.0}
 
 
 def test_ranks_in_the_place_of_scores_work_too(table: Any) -> None:
@@ -880,3 +912,31 @@ def test_unfit_arguments_of_recency_are_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         RecencyReranker(**arguments)
+
+
+# The benchmark
+
+
+def test_the_benchmark_gives_inside_and_outside_the_same_lists(tmp_path: Path) -> None:
+    import lance_quality
+
+    documents = [doc("red kite", "a"), doc("blue heron", "b"), doc("blue kite nest", "c")]
+    queries = {"q1": "red kite", "q2": "blue swan"}
+    collection = Collection(
+        name="birds", documents=documents, queries=queries, qrels={"q1": {"a": 1}, "q2": {"b": 2}}
+    )
+    vectors = {"red kite": [1.0, 0.0], "blue heron": [0.0, 1.0], "blue kite nest": [0.6, 0.8]}
+    vectors["blue swan"] = [0.1, 0.9]
+    table = lance_quality.build_table(str(tmp_path), documents, vectors)
+    methods = lance_quality.make_methods(table, documents, vectors, OverlapScorer())
+    found = {row["method"]: row for row in lance_quality.measure(methods, collection)}
+    pairs = {
+        lance_quality.BASELINE: "RRFEnsembleRetriever",
+        "inside: WeightedReranker": "ScoreFusionRetriever",
+        "inside: CrossEncoderReranker": "RerankRetriever",
+    }
+    for inside, outside in pairs.items():
+        other = f"outside, LanceDB's lists: {outside}"
+        assert methods[inside]("blue swan") == methods[other]("blue swan")
+        assert found[inside]["nDCG@10"] == found[other]["nDCG@10"]
+    assert found[lance_quality.BASELINE]["against baseline"]["difference"] == 0

@@ -161,7 +161,8 @@ def _complete(side: pa.Table, score: str) -> pa.Table:
             if len(side):
                 raise ValueError(
                     f"A hybrid search must give its rows with {name!r}, these have: "
-                    f"{', '.join(side.column_names)}. Add .with_row_id(True) to the query."
+                    f"{', '.join(side.column_names)}. Add .with_row_id(True) to the query, and the "
+                    "score to .select([...])."
                 )
             side = side.append_column(name, pa.array([], type=kind))
     return side

@@ -16,8 +16,11 @@ class WeightedReranker(Reranker):
     Each is moved to the range from 0 (the worst of its side) to 1 (the best). A row that a side
     lacks counts there as its worst, 0; so does one whose score is null, NaN or infinite. A side
     that holds one row, or equal scores only, has no range: its rows get 1, because a row that was
-    found has to beat one that was not. LanceDB's `LinearCombinationReranker` instead adds up what
-    it gets, so that the weight means something else where a side has equal scores.
+    found has to beat one that was not.
+
+    With the same weight LanceDB's `LinearCombinationReranker` fuses two full lists alike. Its
+    default is 0.7, it gives the one row that the words found 0 instead of 1, and when a side is
+    empty the scores are those of the other, unweighted.
 
     `.limit(n)` is also how many rows each side finds, and the last of a side always gets 0. Ask for
     more (30 or more) than you need, and take the first of them.
