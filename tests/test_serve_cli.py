@@ -141,6 +141,27 @@ def test_the_tools_answer_from_the_folder_with_the_token_of_a_file(
     assert str(tmp_path.parent) not in response.text
 
 
+@pytest.mark.parametrize("token", ["", " "])
+def test_an_empty_token_in_the_environment_is_none(
+    rag: Rag, served: list[Any], monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setenv("RAG_TOKEN", token)
+    code, _, err = rag()
+    assert code == 0
+    assert "With a token that is shown this once" in err
+
+
+def test_the_example_asks_one_tool_by_its_name_and_has_one_of_several_chosen() -> None:
+    def body(*tools: str) -> dict[str, Any]:
+        printed = serve_cli.example("http://here", "Who flies?", tools, None, None)
+        (found,) = re.findall(r"-d '(.*)'", printed)
+        parsed: dict[str, Any] = json.loads(found)
+        return parsed
+
+    assert body("zebra") == {"query": "Who flies?", "custom_tools": ["zebra"]}
+    assert body("airports", "zebra") == {"query": "Who flies?", "use_llm_planner": True}
+
+
 def test_the_token_of_the_environment_is_not_shown(
     rag: Rag, served: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +173,7 @@ def test_the_token_of_the_environment_is_not_shown(
     assert answer_of(served, TOKEN, "?").status_code != 401
 
 
-@pytest.mark.parametrize("token", ["", "short", "x" * 15, "two words are no token"])
+@pytest.mark.parametrize("token", ["short", "x" * 15, "two words are no token"])
 def test_an_unfit_token_is_refused_before_anything_is_loaded(
     rag: Rag, served: list[Any], monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:

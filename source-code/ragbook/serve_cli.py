@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "RAG_TOKEN"
 TOKEN_FILE_BYTES = 10_000
 
+EXAMPLE_QUESTION = "Who is Daniel Kahneman?"
+"""One that the example data answers."""
+
 
 class TokenError(ValueError):
     """The token cannot be used; the message says why and what to do, and does not hold it."""
@@ -109,7 +112,9 @@ def serve(
         for warning in _warnings(contents, None if is_local(listener) else host):
             _note(warning)
         print_line(f"The service is at {url(listener)} (Ctrl-C ends)")
-        _note(example(url(listener), contents.tools, token if made else None, token_file))
+        fits = database.data is None and arango_url is None  # the example, and no other data
+        question = EXAMPLE_QUESTION if fits else "Write your question here"
+        _note(example(url(listener), question, contents.tools, token if made else None, token_file))
         serve(server(app), listener)
     print_line("Ended.")
     if calls_running():  # of a model or database; Python's own end would crash over them
@@ -133,13 +138,18 @@ def _warnings(contents: Contents, host: str | None) -> Iterator[str]:
 
 
 def example(
-    address: str, tools: Iterable[str], new_token: str | None, token_file: Path | None
+    address: str,
+    question: str,
+    tools: Iterable[str],
+    new_token: str | None,
+    token_file: Path | None,
 ) -> str:
     """Return commands for a POSIX shell that ask the service something.
 
     Args:
         address: Where it is.
-        tools: The ids of its tools.
+        question: What is asked.
+        tools: The ids of its tools: one alone is named, of several those that fit are chosen.
         new_token: The token, if it was made for this run.
         token_file: The file that the token is from.
     """
@@ -148,10 +158,9 @@ def example(
         lines.append(f"export {TOKEN_VARIABLE}={shlex.quote(new_token)}")
     elif token_file is not None:
         lines.append(f'export {TOKEN_VARIABLE}="$(cat {shlex.quote(str(token_file.absolute()))})"')
-    # Of any tool, as a question cannot be made up for it.
-    known = sorted(tools)
-    named = [name for name in ("local", *known) if name in known][:1]
-    body = {"query": "What is known?", "custom_tools": named}
+    known = list(tools)
+    which = {"custom_tools": known} if len(known) == 1 else {"use_llm_planner": True}
+    body = {"query": question, **which}
     lines += [
         f"curl -sS {shlex.quote(address + '/v1/graphrag-query')} \\",
         f'  -H "Authorization: Bearer ${TOKEN_VARIABLE}" -H "Content-Type: application/json" \\',
@@ -167,7 +176,7 @@ def _token(file: Path | None) -> tuple[str, bool]:
 
     if file is None:
         where, given = TOKEN_VARIABLE, os.environ.get("RAG_TOKEN")
-        if given is None:
+        if given is None or not given.strip():  # VARIABLE= in a shell means that it is not set
             return secrets.token_urlsafe(), True
         token = given
     else:
