@@ -174,6 +174,15 @@ store.save_local("saved")
 loaded = FaissStore.load_local("saved", DeterministicFakeEmbedding(size=16))
 assert ids(loaded.similarity_search("blue heron", k=1)) == ["b"]
 """,
+    "lance": """
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from app.lance import LanceRetriever
+model = DeterministicFakeEmbedding(size=16)
+made = LanceRetriever.from_documents([A, B], model, "store", k=1)
+opened = LanceRetriever.open("store", "documents", model)
+assert ids(made.invoke("heron")) == ids(opened.invoke("heron", k=1))
+assert ids(LanceRetriever.open("store", "documents", mode="fts").invoke("heron")) == ["b"]
+""",
     "knowledge_base": """
 import sqlite3
 from app.knowledge_base import TicketKnowledgeRetriever

@@ -22,9 +22,11 @@ DISTRIBUTIONS = {
     "cachetools": "cachetools",
     "faiss": "faiss-cpu",
     "httpx": "httpx",
+    "lancedb": "lancedb",
     "langchain_core": "langchain-core",
     "langsmith": "langchain-core",  # comes with it
     "numpy": "numpy",
+    "pyarrow": "lancedb",  # comes with it
     "pydantic": "langchain-core",  # comes with it
     "rank_bm25": "rank-bm25",
     "redis": "redis",

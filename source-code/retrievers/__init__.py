@@ -25,6 +25,7 @@ _HOME = {
     "HuggingFaceCrossEncoder": "cross_encoder",
     "LLMExtractor": "llm_compressors",
     "LLMFilter": "llm_compressors",
+    "LanceRetriever": "lance",
     "LateInteractionCrossEncoder": "late_interaction",
     "MMRRetriever": "mmr",
     "MergerRetriever": "merger",

@@ -1,0 +1,1083 @@
+"""LanceDB: vector, full-text and hybrid search in one table, with any of its rerankers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import math
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import date, time, timedelta
+from functools import partial
+from typing import Any, Literal, Self
+
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+)
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables.config import run_in_executor
+from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
+
+from .documents import (
+    FixedRetriever,
+    add_note,
+    check_count,
+    check_query,
+    normal_filter,
+    refuse_fixed,
+    write_score,
+)
+
+DISTANCES = ("cosine", "l2", "dot")
+MOST_TIES = 10_000
+"""Up to so many rows are read to put those of an equal score at the last place in order."""
+
+Where = str | dict[str, Any]
+Progress = Callable[[int, int], None]
+
+
+class LanceError(RuntimeError):
+    """A LanceDB table could not be opened, read or written; the message says what to do."""
+
+
+class LanceRetriever(FixedRetriever):
+    """Search a LanceDB table by vectors, by words, or by both.
+
+    `mode="vector"` gives `metadata["dense_score"]`: the cosine, the inner product, or for
+    `distance_type="l2"` 1 - distance² / 2, which is the cosine of vectors of length 1.
+    `mode="fts"` gives `bm25_score`, LanceDB's BM25. `mode="hybrid"` asks for both and lets a
+    reranker of LanceDB merge them; its `relevance_score` is the last one. A reranker given with the
+    other modes reorders what they found. Rows of equal score keep the order of the table.
+
+    The retriever runs the two searches and calls the reranker itself, as LanceDB does, with scores
+    moved to 0 to 1. Unlike LanceDB, it gives the reranker `fetch_k` rows a search instead of `k`,
+    and the question as a string also where the search is for words alone. Nothing in a question is
+    an operator: LanceDB is given words to match, never its query language.
+
+    A table opened by `open` or `from_documents` shows what others wrote from the next question on.
+    One that you opened yourself does so as its connection says (`read_consistency_interval`). After
+    a fork, open it again: the child of a fork has none of LanceDB's threads.
+    `ainvoke` awaits an `AsyncTable`; a `Table`, the model and the reranker run in threads.
+
+    Method: Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009;
+    Cormack et al., "Reciprocal Rank Fusion Outperforms Condorcet", SIGIR 2009; LanceDB's manual.
+
+    Args:
+        table: A LanceDB `Table` or `AsyncTable`.
+        embeddings: The model that embedded the rows. Not needed for `mode="fts"`.
+        mode: `"hybrid"`, `"vector"` or `"fts"`.
+        reranker: A `lancedb.rerankers.Reranker`. Default: none, and for hybrid LanceDB's
+            `RRFReranker`.
+        k: How many documents to return. Also `invoke(query, k=…)`.
+        fetch_k: How many rows of each search a reranker is given; at least `k` are.
+        where: Which rows can be found: a condition in SQL, or a filter as `normal_filter` of
+            documents.py explains. It is copied, and cannot be changed later. A call can narrow it
+            by `invoke(query, filter={…})`, which takes no SQL. Rows are filtered before the search.
+        id_column: Becomes `Document.id`. A table without it gives documents without ids.
+        text_column: Becomes `Document.page_content`, and is what full-text search reads.
+        vector_column: Holds the vectors.
+        metadata_column: Holds the metadata as JSON, as `from_documents` writes it, or as a struct,
+            as LangChain's `LanceDB` did.
+        metadata_columns: Columns that become metadata. Default: `metadata_column` if the table has
+            it, else all others but vectors and binary ones.
+        distance_type: `"cosine"`, `"l2"` or `"dot"`.
+        exact: Compare with every vector, whatever index there is.
+        nprobes: How many partitions of a vector index are searched. More find more.
+        refine_factor: Read this many times as many rows from a compressed index, and compare their
+            full vectors. Without it, scores of such an index are approximate.
+
+    Raises:
+        TypeError: If the query is not a string; at construction, for what is no table or reranker.
+        ValueError: For `k` < 1; a filter that cannot be read, or asks for a column that is not
+            there; a vector of another dimension than the column's, or not finite.
+        LanceError: If the table is closed, gone or damaged, lacks a column or the full-text index,
+            or has a vector index for another distance.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", validate_assignment=True, arbitrary_types_allowed=True
+    )
+
+    table: Any
+    embeddings: Embeddings | None = None
+    mode: Literal["hybrid", "vector", "fts"] = "hybrid"
+    reranker: Any = None
+    k: int = Field(default=4, ge=1)
+    fetch_k: int = Field(default=50, ge=1)
+    where: Where | None = Field(default=None, frozen=True)
+    id_column: str = "id"
+    text_column: str = "text"
+    vector_column: str = "vector"
+    metadata_column: str = "metadata"
+    metadata_columns: list[str] | None = None
+    distance_type: Literal["cosine", "l2", "dot"] = "cosine"
+    exact: bool = False
+    nprobes: int | None = Field(default=None, ge=1)
+    refine_factor: int | None = Field(default=None, ge=1)
+
+    _own: Where | None = PrivateAttr(default=None)
+    _process: int = PrivateAttr(default_factory=os.getpid)
+
+    def model_post_init(self, context: Any) -> None:
+        """Keep `where` as it is now, whatever is done to its dictionary later."""
+        super().model_post_init(context)
+        self._own = deepcopy(self.where)
+
+    @field_validator("table")
+    @classmethod
+    def _check_table(cls, table: Any) -> Any:
+        lancedb = _lancedb()
+        if not isinstance(table, lancedb.Table | lancedb.AsyncTable):
+            raise TypeError(
+                f"table must be a LanceDB Table or AsyncTable, got {type(table).__name__}. "
+                "Open one by its name: LanceRetriever.open(folder, name, embeddings)."
+            )
+        return table
+
+    @field_validator("reranker")
+    @classmethod
+    def _check_reranker(cls, reranker: Any) -> Any:
+        _lancedb()
+        from lancedb.rerankers import Reranker
+
+        if reranker is not None and not isinstance(reranker, Reranker):
+            raise TypeError(
+                f"reranker must be a lancedb.rerankers.Reranker, got {type(reranker).__name__}. "
+                "For a cross-encoder of LangChain, put RerankRetriever around this retriever."
+            )
+        return reranker
+
+    @field_validator("where")
+    @classmethod
+    def _check_where(cls, where: Where | None) -> Where | None:
+        if isinstance(where, dict):
+            normal_filter(where)
+            return where
+        # Blank text would be no limit at all, perhaps by a mistake in what should be one.
+        if where is not None and not where.strip():
+            raise ValueError("where must be a condition or None, got a blank string.")
+        return where
+
+    @model_validator(mode="after")
+    def _check_embeddings(self) -> Self:
+        if self.mode != "fts" and self.embeddings is None:
+            raise ValueError(
+                f'mode="{self.mode}" needs embeddings, the model that embedded the rows. '
+                'Give it, or mode="fts".'
+            )
+        return self
+
+    @classmethod
+    def open(
+        cls,
+        uri: str | os.PathLike[str],
+        table_name: str,
+        embeddings: Embeddings | None = None,
+        *,
+        storage_options: dict[str, str] | None = None,
+        **fields: Any,
+    ) -> Self:
+        """Open a table that is there.
+
+        Args:
+            uri: The folder of the database, or an address such as `s3://bucket/path`.
+            table_name: The name of the table.
+            embeddings: The model that embedded its rows.
+            storage_options: Keys and region of an object store, as LanceDB takes them.
+            fields: The other fields of the class.
+
+        Raises:
+            LanceError: If there is no such table, or it is damaged.
+        """
+        with _explained(f"The table {table_name!r}"):
+            table = _connected(uri, storage_options).open_table(table_name)
+        return cls(table=table, embeddings=embeddings, **fields)
+
+    @classmethod
+    def from_documents(
+        cls,
+        documents: Sequence[Document],
+        embeddings: Embeddings,
+        uri: str | os.PathLike[str],
+        table_name: str = "documents",
+        *,
+        filter_columns: Sequence[str] = (),
+        text_index: Mapping[str, Any] | None = None,
+        batch_size: int = 256,
+        progress: Progress | None = None,
+        storage_options: dict[str, str] | None = None,
+        **fields: Any,
+    ) -> Self:
+        """Make a table of documents, with a full-text index; all of it or, on an error, none.
+
+        The columns are `id`, `text`, `vector`, `metadata` (JSON: what comes back is what went in,
+        as JSON has it) and one for each of `filter_columns`. Everything is embedded before anything
+        is written, and all rows appear at once. A process killed after that and before the index is
+        made leaves a table that `create_text_index` completes.
+
+        Args:
+            documents: The documents. Ids must differ; a document without one gets a UUID.
+            embeddings: The model.
+            uri: The folder of the database, which is made, or an address such as `s3://…`.
+            table_name: The name of the new table.
+            filter_columns: Metadata keys that `where` and `filter` can ask for. The values of each
+                must be all strings, all numbers or all truth values; a document may lack them.
+            text_index: Options of `lancedb.index.FTS`, such as `{"language": "French"}` or
+                `{"base_tokenizer": "ngram"}` for Chinese.
+            batch_size: How many texts are embedded in one call.
+            progress: Called with the number of documents embedded so far and of all.
+            storage_options: Keys and region of an object store, as LanceDB takes them.
+            fields: The other fields of the class; column names are as above.
+
+        Raises:
+            ValueError: If two documents have one id; metadata is not JSON; a filter column cannot
+                be made.
+            LanceError: If the table exists already, or cannot be written.
+        """
+        kinds = {name: _column_kind(name, documents) for name in filter_columns}
+        ids = _ids(documents)
+        connection = _connected(uri, storage_options, make=True)
+        subject = f"The table {table_name!r}"
+        with _explained(subject):
+            if _exists(connection, table_name):
+                raise ValueError(f"it already exists in {uri}")
+        vectors = _embedded(documents, embeddings, batch_size, progress)
+        rows = _rows(documents, ids, vectors, _new_schema(kinds, vectors.shape[1]))
+        with _explained(subject):
+            table = connection.create_table(table_name, rows)
+        try:
+            retriever = cls(table=table, embeddings=embeddings, **fields)
+            retriever.create_text_index(**(text_index or {}))
+        except BaseException:
+            connection.drop_table(table_name)
+            raise
+        return retriever
+
+    def add_documents(
+        self,
+        documents: Sequence[Document],
+        *,
+        batch_size: int = 256,
+        progress: Progress | None = None,
+    ) -> list[str]:
+        """Add documents to a table that `from_documents` made, all of them or none.
+
+        A document of an id that is there replaces it. New rows are found at once, without being in
+        an index; `unindexed_rows` says how many there are, and `update_indexes` takes them in.
+
+        Returns:
+            The ids of the documents, in their order.
+        """
+        schema = self._wait(self._read_schema)
+        if missing := {"id", "text", "vector", "metadata"} - set(schema.names):
+            raise LanceError(
+                f"{self._name} has no column {', '.join(sorted(missing))}, so from_documents did "
+                "not make it. Add rows with LanceDB's own table.add."
+            )
+        if self.embeddings is None:
+            raise ValueError("add_documents needs embeddings. Give them to the retriever.")
+        ids = _ids(documents)
+        if not documents:
+            return []
+        vectors = _embedded(documents, self.embeddings, batch_size, progress)
+        self._check_dimension(vectors.shape[1], schema)
+        rows = _rows(documents, ids, vectors, schema)
+        insert = self.table.merge_insert("id").when_matched_update_all()
+        self._wait(lambda: insert.when_not_matched_insert_all().execute(rows))
+        return ids
+
+    async def aadd_documents(
+        self,
+        documents: Sequence[Document],
+        *,
+        batch_size: int = 256,
+        progress: Progress | None = None,
+    ) -> list[str]:
+        """Do what `add_documents` does, in a thread; `progress` is called in that thread."""
+        return await run_in_executor(
+            None, lambda: self.add_documents(documents, batch_size=batch_size, progress=progress)
+        )
+
+    def create_text_index(self, **options: Any) -> None:
+        """Make the full-text index, anew if there is one; options are `lancedb.index.FTS`'s."""
+        _lancedb()
+        from lancedb.index import FTS
+
+        config = FTS(**options)
+        self._wait(lambda: self.table.create_index(self.text_column, config=config))
+
+    def create_vector_index(self, kind: str = "IvfPq", **options: Any) -> None:
+        """Make an index of the vectors for `distance_type`, anew if there is one.
+
+        Up to some 100,000 rows, comparing with every vector is fast, and exact.
+
+        Args:
+            kind: A class of `lancedb.index`: `"IvfPq"`, `"IvfFlat"`, `"HnswSq"` and others.
+            options: That class's, such as `num_partitions` or `num_sub_vectors`.
+        """
+        _lancedb()
+        from lancedb import index
+
+        config = getattr(index, kind)(distance_type=self.distance_type, **options)
+        self._wait(lambda: self.table.create_index(self.vector_column, config=config))
+
+    def unindexed_rows(self) -> dict[str, int]:
+        """Return the number of rows that each index does not hold yet, by the index's name."""
+        self._wait(self._read_schema)  # which says whether the table is open
+        found = {}
+        for index in self._wait(self._read_indexes):
+            stats = self._wait(partial(self.table.index_stats, index.name))
+            found[index.name] = int(stats.num_unindexed_rows)
+        return found
+
+    def update_indexes(self) -> None:
+        """Take rows that were added into the indexes, and merge the small files they are in.
+
+        Searches go on meanwhile. Of several processes, one should do this.
+        """
+        self._wait(lambda: self.table.optimize())
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+        filter: dict[str, Any] | None = None,
+    ) -> list[Document]:
+        count = check_count("k", k, self.k)
+        narrowed = normal_filter(filter)
+        if not check_query(query).strip():
+            return []
+        schema = self._wait(self._read_schema)
+        plan = self._plan(schema, self._wait(self._read_indexes), narrowed, count)
+        legs = {}
+        if self.mode != "fts":
+            vector = self.embeddings.embed_query(query)  # type: ignore[union-attr]
+            legs["dense"] = self._leg(plan, self._vector_search(vector, plan))
+        if self.mode != "vector":
+            legs["bm25"] = self._leg(plan, self._text_search(query, plan))
+        return self._ranked(query, legs, plan)[:count]
+
+    async def _aget_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        k: int | None = None,
+        filter: dict[str, Any] | None = None,
+    ) -> list[Document]:
+        count = check_count("k", k, self.k)
+        narrowed = normal_filter(filter)
+        if not check_query(query).strip():
+            return []
+        schema = await self._await(self._read_schema)
+        plan = self._plan(schema, await self._await(self._read_indexes), narrowed, count)
+
+        async def dense() -> Any:
+            vector = await self.embeddings.aembed_query(query)  # type: ignore[union-attr]
+            return await self._aleg(plan, self._vector_search(vector, plan))
+
+        async def bm25() -> Any:
+            return await self._aleg(plan, self._text_search(query, plan))
+
+        asked = {"vector": [dense], "fts": [bm25], "hybrid": [dense, bm25]}[self.mode]
+        found = await asyncio.gather(*(leg() for leg in asked))
+        legs = {leg.__name__: rows for leg, rows in zip(asked, found)}
+        ranked = await run_in_executor(None, self._ranked, query, legs, plan)
+        return ranked[:count]
+
+    def visibility(self) -> dict[str, Any]:
+        """Say which rows can be found, for `CachedRetriever`."""
+        return {"table": self.table.name, "where": self._own}
+
+    def configurable_alternatives(self, *args: Any, **kwargs: Any) -> Any:
+        """Offer alternatives to a call, unless there is a `where`: one could be without it."""
+        refuse_fixed(self, ["where"] if self.where else [], "left to a call's choice")
+        return super().configurable_alternatives(*args, **kwargs)
+
+    @property
+    def _name(self) -> str:
+        return f"The table {self.table.name!r}"
+
+    def _read_schema(self) -> Any:
+        self._check_open()
+        schema = self.table.schema
+        return schema() if callable(schema) else schema
+
+    def _read_indexes(self) -> Any:
+        return self.table.list_indices()
+
+    def _wait(self, ask: Callable[[], Any]) -> Any:
+        """Ask the table now; an `AsyncTable` on the event loop that LanceDB runs in a thread."""
+        with _explained(self._name):
+            answer = ask()
+            if not inspect.isawaitable(answer):
+                return answer
+            from lancedb.background_loop import LOOP
+
+            loop: Any = LOOP
+            return loop.run(answer)
+
+    async def _await(self, ask: Callable[[], Any]) -> Any:
+        """Ask the table on the event loop; a `Table` in a thread."""
+        with _explained(self._name):
+            if _is_async(self.table):
+                return await ask()
+            return await run_in_executor(None, ask)
+
+    def _check_open(self) -> None:
+        # The threads of Lance do not outlive a fork, and waiting for one of them never ends.
+        if self._process != os.getpid():
+            raise LanceError(
+                f"{self._name} was opened before this process was forked, and cannot be used here. "
+                'Open it in each process, or start processes by "spawn" or "forkserver".'
+            )
+        # An AsyncTable that is closed does not raise an Exception: its library panics.
+        if callable(is_open := getattr(self.table, "is_open", None)) and not is_open():
+            raise LanceError(f"{self._name} was closed. Open it again with LanceRetriever.open.")
+
+    def _plan(
+        self, schema: Any, indexes: Sequence[Any], narrowed: dict[str, Any] | None, count: int
+    ) -> _Plan:
+        """Check that the table can be searched as it is now, and write the conditions in SQL."""
+        kinds = {field.name: field.type for field in schema}
+        needed = [self.text_column, *(self.metadata_columns or [])]
+        needed += [self.vector_column] if self.mode != "fts" else []
+        if missing := [name for name in needed if name not in kinds]:
+            raise LanceError(
+                f"{self._name} has no column {', '.join(map(repr, missing))}; its columns are "
+                f"{', '.join(kinds)}. Name them with text_column, vector_column, metadata_columns."
+            )
+        for index in indexes:
+            if self.mode != "fts" and list(index.columns) == [self.vector_column]:
+                self._check_distance(index)
+        words = (i for i in indexes if i.index_type == "FTS" and i.columns == [self.text_column])
+        if self.mode != "vector" and not any(words):
+            raise LanceError(
+                f"{self._name} has no full-text index on {self.text_column!r}. Make it once with "
+                'create_text_index(), or search with mode="vector".'
+            )
+        shown = [name for name, kind in kinds.items() if not _is_vector(kind)]
+        struct = kinds.get(self.metadata_column)
+        fields = _filter_fields(kinds, self.metadata_column)
+        filters = [narrowed]
+        conditions = []
+        if isinstance(self._own, str):
+            conditions.append(f"({self._own}\n)")  # the line ends a comment in it
+        else:
+            filters.append(normal_filter(self._own))
+        conditions += [f"({_sql(clause, fields)})" for clause in filters if clause]
+        if self.metadata_columns is not None:
+            metadata = self.metadata_columns
+        elif struct is not None and _is_metadata(struct):
+            metadata = []
+        else:
+            own = (self.id_column, self.text_column)
+            metadata = [name for name in shown if name not in own]
+        reranker = self.reranker
+        if reranker is None and self.mode == "hybrid":
+            from lancedb.rerankers import RRFReranker
+
+            reranker = RRFReranker()
+        width = count if reranker is None else max(count, self.fetch_k)
+        return _Plan(schema, shown, metadata, " AND ".join(conditions), reranker, width)
+
+    def _check_distance(self, index: Any) -> None:
+        kind = str((getattr(index, "index_details", None) or {}).get("metric_type", "")).lower()
+        if kind in DISTANCES and kind != self.distance_type and not self.exact:
+            raise LanceError(
+                f"{self._name} has an index of {self.vector_column!r} for {kind}, and "
+                f"distance_type is {self.distance_type}, for which it would not be used. Give "
+                f'distance_type="{kind}", or exact=True to compare with every vector.'
+            )
+
+    def _check_dimension(self, dimension: int, schema: Any) -> None:
+        size = getattr(schema.field(self.vector_column).type, "list_size", dimension)
+        if size != dimension:
+            raise ValueError(
+                f"A vector has {dimension} dimensions and the column {self.vector_column!r} has "
+                f"{size}. Embed with the model that embedded the rows."
+            )
+
+    def _vector_search(self, vector: Sequence[float], plan: _Plan) -> _Search:
+        numbers = [float(number) for number in vector]
+        if not numbers or not all(map(math.isfinite, numbers)):
+            raise ValueError(f"A query vector must be finite numbers, got {vector!r:.80}.")
+        self._check_dimension(len(numbers), plan.schema)
+
+        def search(limit: int) -> Any:
+            if _is_async(self.table):
+                found = self.table.query().nearest_to(numbers).column(self.vector_column)
+            else:
+                found = self.table.search(
+                    numbers, vector_column_name=self.vector_column, query_type="vector"
+                )
+            found = found.distance_type(self.distance_type)
+            if self.exact:
+                found = found.bypass_vector_index()
+            if self.nprobes is not None:
+                found = found.nprobes(self.nprobes)
+            if self.refine_factor is not None:
+                found = found.refine_factor(self.refine_factor)
+            return self._finished(found, plan, limit, "_distance")
+
+        return _Search(search, "_distance", 1)
+
+    def _text_search(self, query: str, plan: _Plan) -> _Search:
+        from lancedb.query import MatchQuery
+
+        # LanceDB would read a string in quotation marks as a phrase; this is words, whatever it is.
+        match: Any = MatchQuery
+        words = match(query, self.text_column)
+
+        def search(limit: int) -> Any:
+            if _is_async(self.table):
+                found = self.table.query().nearest_to_text(words)
+            else:
+                found = self.table.search(words, query_type="fts")
+            return self._finished(found, plan, limit, "_score")
+
+        return _Search(search, "_score", -1)
+
+    def _finished(self, found: Any, plan: _Plan, limit: int, score: str) -> Any:
+        found = found.limit(limit).select([*plan.shown, score])
+        found = found.with_row_id() if _is_async(self.table) else found.with_row_id(True)
+        return (found.where(plan.where) if plan.where else found).to_arrow()
+
+    def _leg(self, plan: _Plan, search: _Search) -> Any:
+        """Run one search, and put rows of an equal score in the order of the table."""
+        # One more than needed shows whether the last place is tied; see DenseRetriever.
+        limit = plan.width + 1
+        while True:
+            rows = self._wait(partial(search.run, limit))
+            if not search.cuts_a_tie(rows, plan.width, limit):
+                return search.ordered(rows).slice(0, plan.width)
+            limit *= 2
+
+    async def _aleg(self, plan: _Plan, search: _Search) -> Any:
+        limit = plan.width + 1
+        while True:
+            rows = await self._await(partial(search.run, limit))
+            if not search.cuts_a_tie(rows, plan.width, limit):
+                return search.ordered(rows).slice(0, plan.width)
+            limit *= 2
+
+    def _ranked(self, query: str, legs: dict[str, Any], plan: _Plan) -> list[Document]:
+        documents: dict[int, Document] = {}
+        for leg, rows in legs.items():
+            for row in rows.to_pylist():
+                number = row["_rowid"]
+                if number not in documents:
+                    documents[number] = self._document(row, plan)
+                if leg == "dense":
+                    similarity = _similarity(row["_distance"], self.distance_type)
+                    write_score(documents[number], "dense_score", similarity, leg)
+                else:
+                    write_score(documents[number], "bm25_score", row["_score"], leg)
+        if plan.reranker is None or not documents:
+            return list(documents.values())
+        ranked = []
+        for number, score in _reranked(plan.reranker, query, legs):
+            ranked.append(write_score(documents[number], "relevance_score", score))
+        # A row that another process replaced between the two searches was found as two.
+        seen: set[str] = set()
+        return [d for d in ranked if d.id is None or not (d.id in seen or seen.add(d.id))]  # type: ignore[func-returns-value]
+
+    def _document(self, row: dict[str, Any], plan: _Plan) -> Document:
+        metadata: dict[str, Any] = {}
+        if self.metadata_columns is None and not plan.metadata:
+            metadata = _read_metadata(row.get(self.metadata_column), self._name)
+        metadata |= {name: _json_value(row[name]) for name in plan.metadata}
+        id = row.get(self.id_column)
+        text = row[self.text_column]
+        return Document(
+            id=None if id is None else str(id),
+            page_content="" if text is None else str(text),
+            metadata=metadata,
+        )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    schema: Any
+    shown: list[str]
+    """The columns to read: all but vectors and binary ones, since a reranker may ask for any."""
+    metadata: list[str]
+    where: str
+    reranker: Any
+    width: int
+
+
+@dataclass(frozen=True)
+class _Search:
+    run: Callable[[int], Any]
+    column: str
+    sign: int
+    """1 where the best score is the lowest, -1 where it is the highest."""
+
+    def cuts_a_tie(self, rows: Any, count: int, limit: int) -> bool:
+        if rows.num_rows < limit or limit >= MOST_TIES:
+            return False
+        scores = sorted(self.sign * score for score in rows[self.column].to_pylist())
+        return bool(scores[count - 1] == scores[-1])
+
+    def ordered(self, rows: Any) -> Any:
+        order = "ascending" if self.sign == 1 else "descending"
+        return rows.sort_by([(self.column, order), ("_rowid", "ascending")])
+
+
+def _lancedb() -> Any:
+    try:
+        import lancedb
+    except ModuleNotFoundError as error:
+        if error.name != "lancedb":
+            raise
+        raise ImportError("LanceRetriever needs LanceDB. Install it: uv add lancedb.") from None
+    return lancedb
+
+
+def _arrow() -> Any:
+    import pyarrow  # type: ignore[import-untyped]
+
+    return pyarrow
+
+
+def _connected(
+    uri: str | os.PathLike[str], storage_options: dict[str, str] | None, make: bool = False
+) -> Any:
+    # Resolved: LanceDB takes a folder whose name begins with "db" for an address of its cloud.
+    address = str(uri) if "://" in str(uri) else os.path.abspath(os.path.expanduser(uri))
+    if "://" not in address and not make and not os.path.isdir(address):
+        # LanceDB would make the folder.
+        raise LanceError(f"There is no folder {uri}. Check the path, or make it by from_documents.")
+    with _explained(f"The database {uri}"):
+        return _lancedb().connect(
+            address, read_consistency_interval=timedelta(0), storage_options=storage_options
+        )
+
+
+def _exists(connection: Any, table_name: str) -> bool:
+    try:
+        connection.open_table(table_name)
+    except ValueError as error:
+        if "not found" in str(error):
+            return False
+        raise
+    return True
+
+
+def _is_async(table: Any) -> bool:
+    return isinstance(table, _lancedb().AsyncTable)
+
+
+_ADVICE = {
+    r"\.lance/(_indices|data)/": "Its files may be damaged: restore them, or make the table anew.",
+    r"already exists": "Add to it with add_documents, or drop it first: connection.drop_table.",
+    r"was not found|Not found|No such file": (
+        "Check the folder and the name of the table; it may have been dropped meanwhile."
+    ),
+    r"(?i)no field named|filter|parsing|sql": (
+        "Check the SQL of where: text in single quotes, names of columns with capitals in `…`."
+    ),
+    r"(?i)commit|conflict": "Another process was writing: try again.",
+    r"No space left|Permission|denied|File exists": "Check the disk and the rights to the folder.",
+    r"IO|buffer|sufficient data|decode|corrupt|magic": (
+        "Its files may be damaged: restore them, or make the table anew."
+    ),
+}
+
+
+@contextmanager
+def _explained(subject: str) -> Iterator[None]:
+    """Raise what goes wrong in LanceDB as a `LanceError` with a piece of advice."""
+    try:
+        yield
+    except LanceError:
+        raise
+    except (RuntimeError, ValueError, OSError) as error:
+        # LanceDB's texts go on with the place in its own source.
+        reason = re.sub(r",? /\S+\.rs:\d+:\d+.*", "", str(error), flags=re.DOTALL)
+        reason = " ".join(reason.split())[:300].rstrip(" .,")
+        advice = next((text for words, text in _ADVICE.items() if re.search(words, reason)), "")
+        raise LanceError(f"{subject} could not be used: {reason}. {advice}".rstrip()) from error
+
+
+def _similarity(distance: float, kind: str) -> float:
+    return 1 - distance / 2 if kind == "l2" else 1 - distance  # l2 is squared, dot is 1 - a·b
+
+
+def _reranked(reranker: Any, query: str, legs: dict[str, Any]) -> list[tuple[int, float]]:
+    """Return the number of each row and its score, best first, as a reranker of LanceDB says."""
+    try:
+        if len(legs) == 2:
+            rows = reranker.rerank_hybrid(
+                query, _scaled(legs["dense"], "_distance"), _scaled(legs["bm25"], "_score")
+            )
+        elif "dense" in legs:
+            rows = reranker.rerank_vector(query, legs["dense"])
+        else:
+            rows = reranker.rerank_fts(query, legs["bm25"])
+    except Exception as error:
+        add_note(error, f"Raised by the reranker {type(reranker).__name__} of a LanceRetriever.")
+        raise
+    if missing := {"_rowid", "_relevance_score"} - set(rows.column_names):
+        raise ValueError(
+            f"{type(reranker).__name__} returned rows without {', '.join(sorted(missing))}. It "
+            "must keep the columns of the rows it is given, and add _relevance_score."
+        )
+    numbers, scores = rows["_rowid"].to_pylist(), rows["_relevance_score"].to_pylist()
+    given = {number for leg in legs.values() for number in leg["_rowid"].to_pylist()}
+    best: dict[int, float] = {}
+    for number, score in zip(numbers, scores):
+        if number not in given or score is None or not math.isfinite(score):
+            raise ValueError(
+                f"{type(reranker).__name__} returned the row {number} with the score {score}. It "
+                "must return rows that it was given, each with a finite number."
+            )
+        best[number] = max(score, best.get(number, score))
+    return sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))
+
+
+def _scaled(rows: Any, column: str) -> Any:
+    """Move a column of scores to 0 to 1, as LanceDB does before it asks a reranker."""
+    pa = _arrow()
+
+    values = rows[column].to_pylist()
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    scaled = [(value - low) / ((high - low) or 1.0) for value in values]
+    place = rows.column_names.index(column)
+    return rows.set_column(place, column, pa.array(scaled, type=pa.float32()))
+
+
+def _is_vector(kind: Any) -> bool:
+    pa = _arrow()
+
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return True
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(is_list(kind) for is_list in lists):
+        return False
+    inner = kind.value_type
+    return bool(
+        pa.types.is_fixed_size_list(kind) or pa.types.is_floating(inner) or _is_vector(inner)
+    )
+
+
+def _is_metadata(kind: Any) -> bool:
+    pa = _arrow()
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_struct(kind))
+
+
+def _is_struct(kind: Any) -> bool:
+    pa = _arrow()
+
+    return bool(pa.types.is_struct(kind))
+
+
+def _read_metadata(value: Any, subject: str) -> dict[str, Any]:
+    if isinstance(value, dict):  # Arrow gives every row all fields of a struct
+        return {name: _json_value(item) for name, item in value.items() if item is not None}
+    try:
+        metadata = json.loads(value or "{}")
+    except (ValueError, RecursionError):
+        metadata = None
+    if not isinstance(metadata, dict):
+        raise LanceError(
+            f"{subject} has metadata that is not a JSON object: {value!r:.60}. Name another "
+            "metadata_column, or the columns with metadata_columns."
+        )
+    return metadata
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return [_json_value(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): _json_value(item) for name, item in value.items()}
+    return str(value)
+
+
+Fields = dict[str, tuple[str, str]]
+
+
+def _filter_fields(kinds: Mapping[str, Any], metadata_column: str) -> Fields:
+    """Return what a filter can ask for: SQL and kind of value, by the metadata key."""
+    found: Fields = {}
+    struct = kinds.get(metadata_column)
+    if struct is not None and _is_struct(struct):
+        inner = f"{_quoted(metadata_column)}."
+        found = {f.name: (inner + _quoted(f.name), _kind(f.type)) for f in struct}
+    found |= {name: (_quoted(name), _kind(kind)) for name, kind in kinds.items()}
+    # Lance would round a number to 32 bits to compare it.
+    narrow = {
+        n: (f"CAST({sql} AS DOUBLE)", "float") for n, (sql, k) in found.items() if k == "narrow"
+    }
+    return {name: field for name, field in (found | narrow).items() if "``" not in field[0]}
+
+
+def _quoted(name: str) -> str:
+    return f"`{name}`" if "`" not in name else "``"
+
+
+def _kind(kind: Any) -> str:
+    pa = _arrow()
+
+    types = pa.types
+    if types.is_string(kind) or types.is_large_string(kind):
+        return "str"
+    if types.is_boolean(kind):
+        return "bool"
+    if types.is_integer(kind):
+        return "int"
+    if types.is_floating(kind):
+        return "float" if types.is_float64(kind) else "narrow"
+    return str(kind)
+
+
+_SIGNS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+
+
+def _sql(clause: dict[str, Any], fields: Fields) -> str:
+    """Write a filter that `normal_filter` made as SQL, with the meaning that it has in Python.
+
+    Names are those of columns; values are quoted literals of the column's own type.
+    """
+    ((name, value),) = clause.items()
+    if name in ("$and", "$or"):
+        joint = " AND " if name == "$and" else " OR "
+        return joint.join(f"({_sql(part, fields)})" for part in value)
+    if name not in fields:
+        raise ValueError(
+            f"The filter asks for {name!r}, which is no column of the table. It can ask for "
+            f"{', '.join(fields)}. from_documents(filter_columns=[…]) makes one of a metadata key."
+        )
+    column, kind = fields[name]
+    if kind not in ("str", "bool", "int", "float"):
+        raise ValueError(
+            f"The filter asks for {name!r}, a column of the type {kind}. It can ask for strings, "
+            "numbers and truth values; give a condition in SQL as where for others."
+        )
+    ((comparison, operand),) = (value if isinstance(value, dict) else {"$eq": value}).items()
+    if comparison in _SIGNS:
+        return _ordered_sql(column, kind, comparison, operand)
+    values = operand if comparison in ("$in", "$nin") else [operand]
+    literals = [text for item in values if (text := _literal(item, kind)) is not None]
+    if comparison in ("$eq", "$in"):
+        return f"{column} IN ({', '.join(literals)})" if literals else "false"
+    # "Not equal" is true of a row without the value.
+    return f"{column} IS NULL OR {column} NOT IN ({', '.join(literals)})" if literals else "true"
+
+
+def _literal(value: Any, kind: str) -> str | None:
+    """Return a value as SQL of a column's kind, or None if no value of that kind equals it."""
+    if isinstance(value, str):
+        return _text(value) if kind == "str" else None
+    if isinstance(value, bool):
+        return str(value).lower() if kind == "bool" else None
+    if kind not in ("int", "float") or not isinstance(value, int | float):
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return _double(value) if kind == "float" and not math.isnan(value) else None
+    if kind == "int":
+        whole = int(value)
+        return _integer(whole) if whole == value and -(2**63) <= whole < 2**63 else None
+    try:
+        nearest = float(value)
+    except OverflowError:
+        return None
+    return _double(nearest) if nearest == value else None
+
+
+def _ordered_sql(column: str, kind: str, comparison: str, operand: Any) -> str:
+    sign = _SIGNS[comparison]
+    if isinstance(operand, str):
+        return f"{column} {sign} {_text(operand)}" if kind == "str" else "false"
+    number = isinstance(operand, int | float) and not isinstance(operand, bool)
+    if not number or kind not in ("int", "float") or operand != operand:
+        return "false"
+    above = comparison in ("$gt", "$gte")
+    if kind == "int":
+        if operand >= 2**63 or operand < -(2**63):
+            return f"{column} IS NOT NULL" if above == (operand < 0) else "false"
+        whole = math.floor(operand)
+        if whole != operand:  # between two whole numbers
+            sign = ">" if above else "<="
+        return f"{column} {sign} {_integer(whole)}"
+    try:
+        nearest = float(operand)
+    except OverflowError:
+        nearest = math.inf if operand > 0 else -math.inf
+    if nearest != operand:  # an integer that falls between two floating-point numbers
+        sign = {
+            True: ">=" if nearest > operand else ">",
+            False: "<" if nearest > operand else "<=",
+        }[above]
+    # To Lance, NaN is above every number; to Python, it is not.
+    return f"{column} {sign} {_double(nearest)} AND NOT isnan({column})"
+
+
+def _text(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"The filter's value {value!a} is not valid text.") from None
+    return "'" + str.__str__(value).replace("'", "''") + "'"
+
+
+def _integer(value: int) -> str:
+    return str(value) if value > -(2**63) else "CAST('-9223372036854775808' AS BIGINT)"
+
+
+def _double(value: float) -> str:
+    if math.isfinite(value):
+        return repr(float(value))
+    return f"CAST('{'inf' if value > 0 else '-inf'}' AS DOUBLE)"
+
+
+def _ids(documents: Sequence[Document]) -> list[str]:
+    ids = [document.id or str(uuid.uuid4()) for document in documents]
+    if len(set(ids)) < len(ids):
+        seen: set[str] = set()
+        twice = next(id for id in ids if id in seen or seen.add(id))  # type: ignore[func-returns-value]
+        raise ValueError(f"Two documents have the id {twice!r}. Ids must differ.")
+    return ids
+
+
+def _embedded(
+    documents: Sequence[Document],
+    embeddings: Embeddings,
+    batch_size: int,
+    progress: Progress | None,
+) -> Any:
+    """Return the vectors of the documents, an array of the shape (documents, dimensions)."""
+    import numpy as np
+
+    check_count("batch_size", batch_size, 1)
+    texts = [document.page_content for document in documents]
+    if not texts:  # only a vector says how long vectors are
+        return np.empty((0, len(embeddings.embed_query("dimension"))), dtype=np.float32)
+    batches: list[Any] = []
+    for start in range(0, len(texts), batch_size):
+        batch = texts[start : start + batch_size]
+        try:
+            with np.errstate(over="ignore"):  # what is too large is not finite, and refused
+                vectors: Any = np.array(embeddings.embed_documents(batch), dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            add_note(error, "Raised for what the embeddings returned for a batch of texts.")
+            raise
+        same = not batches or vectors.shape[1:] == batches[0].shape[1:]
+        if vectors.ndim != 2 or len(vectors) != len(batch) or not same:
+            raise ValueError(
+                f"{type(embeddings).__name__} returned vectors of the shape {vectors.shape} for "
+                f"{len(batch)} texts. It must return one for each text, all of one length."
+            )
+        if not np.isfinite(vectors).all():
+            raise ValueError(f"{type(embeddings).__name__} returned numbers that are not finite.")
+        batches.append(vectors)
+        if progress is not None:
+            progress(start + len(batch), len(texts))
+    return np.concatenate(batches)
+
+
+def _column_kind(name: str, documents: Sequence[Document]) -> Any:
+    """Return the Arrow type of a metadata key that is to be a column."""
+    pa = _arrow()
+
+    if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name in _OWN_COLUMNS:
+        raise ValueError(
+            f"filter_columns cannot hold {name!r}: a name is letters, digits and _, begins with a "
+            f"letter, and is none of {', '.join(_OWN_COLUMNS)}."
+        )
+    kinds = {type(document.metadata.get(name)) for document in documents} - {type(None)}
+    for known, arrow in ((str, pa.string()), (bool, pa.bool_()), (int, pa.int64())):
+        if kinds == {known}:
+            return arrow
+    if kinds in ({float}, {int, float}):
+        return pa.float64()
+    found = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none at all"
+    raise ValueError(
+        f"filter_columns cannot hold {name!r}, whose values are {found}. They must be all strings, "
+        "all numbers or all truth values."
+    )
+
+
+_OWN_COLUMNS = ("id", "text", "vector", "metadata")
+
+
+def _new_schema(kinds: Mapping[str, Any], dimension: int) -> Any:
+    pa = _arrow()
+
+    return pa.schema(
+        [
+            pa.field("id", pa.string(), nullable=False),
+            pa.field("text", pa.string()),
+            pa.field("vector", pa.list_(pa.float32(), dimension)),
+            pa.field("metadata", pa.string()),
+            *(pa.field(name, kind) for name, kind in kinds.items()),
+        ]
+    )
+
+
+def _rows(documents: Sequence[Document], ids: list[str], vectors: Any, schema: Any) -> Any:
+    """Return the documents as an Arrow table of the schema."""
+    pa = _arrow()
+
+    columns: dict[str, Any] = {"id": ids, "text": [d.page_content for d in documents]}
+    columns["metadata"] = [_metadata_line(document) for document in documents]
+    arrays = []
+    for field in schema:
+        if field.name == "vector":
+            flat = pa.array(vectors.ravel(), type=pa.float32())
+            arrays.append(pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
+            continue
+        values = columns.get(field.name)
+        if values is None:
+            values = [document.metadata.get(field.name) for document in documents]
+            _check_values(field, values)
+        try:
+            arrays.append(pa.array(values, type=field.type))
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"The column {field.name!r} of the type {field.type} cannot hold what the "
+                f"documents have: {error}."
+            ) from error
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _check_values(field: Any, values: Sequence[Any]) -> None:
+    allowed: dict[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,)}
+    allowed["float"] = (int, float)
+    kinds = allowed.get(_kind(field.type), (object,))
+    for value in values:
+        wrong = value is not None and type(value) not in kinds and object not in kinds
+        if wrong or (isinstance(value, int) and kinds == (int, float) and float(value) != value):
+            raise ValueError(
+                f"The column {field.name!r} of the type {field.type} cannot hold the metadata "
+                f"{value!r:.60}. Write it in the type that the other documents have."
+            )
+
+
+def _metadata_line(document: Document) -> str:
+    try:
+        return json.dumps(document.metadata, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"The metadata of the document {document.id!r} is not JSON: {error}. Turn dates into "
+            "strings, and leave out what is not data."
+        ) from error
