@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,6 +123,22 @@ def test_a_damaged_file_is_a_clear_error(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(EmbeddingCacheError, match=r"embeddings\.sqlite cannot be used.*Delete"):
         cached(Counting(), path).embed_documents(["a"])
+
+
+def test_a_full_disk_is_told_as_one_and_not_by_what_to_delete(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def full(*given: Any, **options: Any) -> sqlite3.Connection:
+        database = connect(*given, **options)
+        database.execute("PRAGMA max_page_count = 4")
+        return database
+
+    monkeypatch.setattr(sqlite3, "connect", full)
+    with pytest.raises(EmbeddingCacheError, match=r"not enough room.*Free some") as caught:
+        cached(Counting(), path).embed_documents([str(number) for number in range(1000)])
+    assert "Delete" not in str(caught.value)
 
 
 def test_a_folder_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:

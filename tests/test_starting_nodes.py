@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from memory_store import CountingEmbeddings, MemoryStore, make_tool
 
 from helpers import texts
+from ragbook.embedding_cache import EmbeddingCacheError
+from retriever_tools.lookup import failure
 from retriever_tools.partitions import choose_partitions, fixed_routing
 from retriever_tools.result import PartitionRouting
 from retriever_tools.starting_nodes import (
@@ -183,6 +185,16 @@ def test_without_a_vector_each_who_asks_is_told_why(embeddings: Any, told: str) 
             vector.get()
         assert "secret" not in str(caught.value)
     assert embeddings is None or len(embeddings.queries) == 1
+
+
+def test_a_sentence_of_our_own_is_passed_on_whole() -> None:
+    cure = "The cache x cannot be used (it is damaged). Delete that file, or set RAG_CACHE."
+    vector = QueryVector(CountingEmbeddings(error=EmbeddingCacheError(cure)), "grey")
+    with pytest.raises(EmbeddingError) as caught:
+        vector.get()
+    told = failure("t", caught.value)
+    assert told.code == "embedding_error"
+    assert told.message.endswith(f"there is none: {cure}")
 
 
 # Partitions

@@ -128,6 +128,11 @@ class CachedEmbeddings(Embeddings):
 
     def _unusable(self, error: Exception) -> EmbeddingCacheError:
         reason = (isinstance(error, OSError) and error.strerror) or error
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            return EmbeddingCacheError(
+                f"There is not enough room on the disk of the embedding cache {self._path}. "
+                "Free some, or set RAG_CACHE to a folder on another disk."
+            )
         return EmbeddingCacheError(
             f"The embedding cache {self._path} cannot be used ({reason}). Delete that file, or "
             "set RAG_CACHE to a folder that can be written to."

@@ -21,6 +21,9 @@ CANDIDATES = 4
 that is just below the cut in both lists may well be the best of their sum."""
 
 
+_OURS = ("ragbook.", "retriever_tools.", "retrievers.")
+
+
 class EmbeddingError(RuntimeError):
     """The question could not be turned into a vector; the message says why and what to do."""
 
@@ -68,7 +71,9 @@ class QueryVector:
     def _failure(self) -> EmbeddingError:
         # A new one for each who asks: a traceback shared by several threads grows with each.
         error = self._error
-        told = str(error) if isinstance(error, EmbeddingError) else type(error).__name__
+        # Our own say what to do; those of others may hold the question, or an address with a key.
+        ours = error is not None and type(error).__module__.startswith(_OURS)
+        told = str(error).rstrip(".") if ours else type(error).__name__
         return EmbeddingError(
             f"A semantic search needs the question's vector, and there is none: {told}."
         )
