@@ -486,6 +486,19 @@ def test_all_faults_of_a_document_are_told_at_once_in_its_order() -> None:
     ]
 
 
+def test_all_that_a_template_lacks_is_told_at_once() -> None:
+    document = changed("config.cypher_config.template", "MATCH (n) WHERE n.id = $id LIMIT $most")
+    assert faults_of(document) == {
+        "$.config.cypher_config.template": "the template returns nothing; end it with RETURN. "
+        "Also: the template does not use $nodes, the ids of the nodes that the search found. "
+        "Also: uses $id; give a default in bind_params",
+        "$.config.cypher_config.bind_params.kinds": "is not used by the template; remove it, or "
+        "write $kinds there",
+        "$.config.cypher_config.bind_params.other": "is not used by the template; remove it, or "
+        "write $other there",
+    }
+
+
 def test_the_message_names_the_source_and_each_fault() -> None:
     with pytest.raises(ToolError) as caught:
         parse_tool(changed("config.top_k", 0), "kites.json")

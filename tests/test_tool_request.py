@@ -147,15 +147,75 @@ def test_what_is_no_request_at_all_is_refused(value: Any) -> None:
         parse_request(value)
 
 
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+def test_all_faults_are_told_at_once_those_of_types_and_those_of_values() -> None:
+    value = {
+        "query": 3,
+        "custom_tools": ["a", " "],
+        "bind_params": {"a": {}, "b": [1, "x"], "nodes": 1, "c": 2**64},
+        "partition_ids": ["p"],
+        "auto_select_partitions": True,
+        "top": 1,
+    }
+    assert read(value)[0] == [
+        ("$.query", "must be text, not 3"),
+        ("$.custom_tools[1]", "is blank; give the id of a tool"),
+        ("$.bind_params.a", "must be a value or a list of values, not an object"),
+        ("$.bind_params.b[1]", 'is "x", but the list begins with 1; keep one type'),
+        ("$.bind_params.nodes", "is set by the run itself; leave it out"),
+        ("$.bind_params.c", "is a whole number of more than 64 bits; write a smaller one"),
+        ("$.auto_select_partitions", "cannot be true beside partition_ids; leave one out"),
+        ("$.top", "is not a field of a request"),
+    ]
+
+
+def test_what_goes_with_a_wrong_field_is_not_judged() -> None:
+    assert [path for path, _ in read({"query": "q", "custom_tools": "a"})[0]] == ["$.custom_tools"]
+    assert [path for path, _ in read({"query": "q", "query_type": 9})[0]] == ["$.query_type"]
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ([], ("$", 'must be an object, not a list; send one such as {"query": "…"}')),
+        ("q", ("$", 'must be an object, not "q"; send one such as {"query": "…"}')),
+        (None, ("$", 'must be an object, not null; send one such as {"query": "…"}')),
+        ({"use_llm_planner": True}, ("$.query", "is missing; give a question")),
+        (
+            {"query": "q", "query_type": True},
+            ("$.query_type", "must be 1, 2, 3 or 4, not true"),
+        ),
+        (
+            {"query": "q", "custom_tools": ["a"] * 101},
+            ("$.custom_tools", "has 101 items; at most 100 are allowed"),
+        ),
+        (
+            {"query": "q", "custom_tools": ["a"], "show_citations": "true"},
+            ("$.show_citations", 'must be true or false, not "true"; write true without quotes'),
+        ),
+    ],
+)
+def test_a_fault_is_told_in_the_words_of_json(value: Any, fault: tuple[str, str]) -> None:
+    assert read(value)[0] == [fault]
+
+
+@given(json_values)
+def test_no_fault_is_told_in_the_words_of_python(value: Any) -> None:
+    for name in Request.model_fields:
+        told = " ".join(what for _, what in read({"query": "q", name: value})[0])
+        assert not any(word in told.lower() for word in ("input should", "instance", "dict"))
+
+
 def test_a_misspelt_field_is_told_the_name_it_may_mean() -> None:
     with pytest.raises(RequestError, match="did you mean bind_params"):
         parse_request({"query": "q", "custom_tools": ["a"], "bind_parms": {}})
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-)
 fields = st.sampled_from([*Request.model_fields, "other"])
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 
 from .templates import RESERVED
-from .tool_faults import json_path, value_faults
+from .tool_faults import explain, json_path, sort_faults, value_faults
+from .tool_rules import default_faults
 
 MAX_QUERY_BYTES = 65_536
 """The longest query, in bytes of UTF-8."""
 
 MAX_TOOLS = 100
 """The most tools that a request may name."""
+
+HALF_A_CHARACTER = "holds half a character, which is no valid text; send it as UTF-8"
 
 BUILT_IN = {1: "global", 2: "local", 3: "unified"}
 """The built-in tool that each query type runs; type 4 runs the request's own."""
@@ -99,14 +103,29 @@ def parse_request(value: Any) -> Request:
     try:
         request = Request.model_validate(value)
     except ValidationError as error:
-        raise RequestError([_fault(detail) for detail in error.errors()]) from None
-    if faults := list(_own_faults(request)):
-        raise RequestError(faults)
+        faults = [_fault(detail, value) for detail in error.errors(include_url=False)]
+        faults += _faults_of_the_rest(value, error)
+        raise RequestError(sort_faults(faults, value)) from None
+    if faults := [*_field_faults(request), *_joint_faults(request)]:
+        raise RequestError(sort_faults(faults, value))
     return request
 
 
-def _own_faults(request: Request) -> Iterable[tuple[str, str]]:
-    """Yield what is wrong with a request although each field is of its type."""
+def _faults_of_the_rest(value: Any, error: ValidationError) -> list[tuple[str, str]]:
+    """Return the faults of those fields that are of their type, beside others that are not."""
+    places = [detail["loc"] for detail in error.errors()]
+    if not all(places):  # it is no object, or one whose names are no text
+        return []
+    wrong = {place[0] for place in places}
+    right = {name: value[name] for name in Request.model_fields if name in value.keys() - wrong}
+    if "query" in wrong:
+        right["query"] = "any"
+    request = Request.model_construct(None, **right)
+    return [*_field_faults(request), *_joint_faults(request, wrong)]
+
+
+def _field_faults(request: Request) -> Iterable[tuple[str, str]]:
+    """Yield what is wrong with single fields although each is of its type."""
     texts = {
         "$.query": (request.query, "give a question"),
         **_named("custom_tools", request.custom_tools, "give the id of a tool"),
@@ -115,34 +134,50 @@ def _own_faults(request: Request) -> Iterable[tuple[str, str]]:
     for path, (text, cure) in texts.items():
         size = len(text.encode(errors="replace"))
         if text.encode(errors="replace") != text.encode(errors="surrogatepass"):
-            yield path, "holds half a character, which is no valid text; send it as UTF-8"
+            yield path, HALF_A_CHARACTER
         elif not text.strip():
             yield path, f"is blank; {cure}"
         elif size > MAX_QUERY_BYTES:
             yield path, f"has {size:,} bytes of UTF-8; at most {MAX_QUERY_BYTES:,} are read"
-    if request.query_type == 4 and not request.custom_tools and not request.use_llm_planner:
-        yield "$.custom_tools", "names no tool; give at least one, or set use_llm_planner to true"
-    if request.query_type != 4 and request.custom_tools:
-        yield "$.custom_tools", "goes with query_type 4 only; leave out the one or the other"
     if request.partition_ids is not None and not request.partition_ids:
         yield "$.partition_ids", "is empty; leave it out to search everything"
-    if request.partition_ids and request.auto_select_partitions:
-        yield "$.auto_select_partitions", "cannot be true beside partition_ids; leave one out"
     for name in request.bind_params:
         if name in RESERVED:
             yield json_path(("bind_params", name)), "is set by the run itself; leave it out"
     yield from value_faults({"bind_params": request.bind_params})
+    for name, given in request.bind_params.items():
+        yield from default_faults(("bind_params", name), given)
+
+
+def _joint_faults(request: Request, wrong: Collection[str | int] = ()) -> Iterable[tuple[str, str]]:
+    """Yield which fields do not go together, none of those that are wrong by themselves."""
+    if not {"query_type", "custom_tools", "use_llm_planner"} & set(wrong):
+        if request.query_type == 4 and not request.custom_tools and not request.use_llm_planner:
+            what = "names no tool; give at least one, or set use_llm_planner to true"
+            yield "$.custom_tools", what
+        if request.query_type != 4 and request.custom_tools:
+            yield "$.custom_tools", "goes with query_type 4 only; leave out the one or the other"
+    if "partition_ids" not in wrong and request.partition_ids and request.auto_select_partitions:
+        yield "$.auto_select_partitions", "cannot be true beside partition_ids; leave one out"
 
 
 def _named(field: str, texts: Sequence[str], cure: str) -> dict[str, tuple[str, str]]:
     return {f"$.{field}[{number}]": (text, cure) for number, text in enumerate(texts)}
 
 
-def _fault(detail: Any) -> tuple[str, str]:
-    path = json_path(detail["loc"])
-    if detail["type"] == "extra_forbidden":
-        near = get_close_matches(str(detail["loc"][-1]), Request.model_fields)
+def _fault(detail: ErrorDetails, value: Any) -> tuple[str, str]:
+    place = detail["loc"]
+    path, kind = json_path(place), detail["type"]
+    if kind == "extra_forbidden":
+        near = get_close_matches(str(place[-1]), Request.model_fields)
         hint = f"; did you mean {near[0]}?" if near else ""
         return path, f"is not a field of a request{hint}"
-    message = str(detail["msg"])
-    return path, message[:1].lower() + message[1:]
+    if kind == "missing":
+        return path, "is missing; give a question"
+    if kind == "string_unicode":
+        return path, HALF_A_CHARACTER
+    if not place:
+        return path, f'{explain({**detail}, place)}; send one such as {{"query": "…"}}'
+    # As it was sent, which a validator may have changed.
+    given = value[place[0]] if len(place) == 1 else detail["input"]
+    return path, explain({**detail, "input": given}, place)

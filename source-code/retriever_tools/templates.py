@@ -20,6 +20,20 @@ __all__ = [
     "check_cypher",
 ]
 
+
+class IncompleteTemplateError(TemplateError):
+    """A template that only reads lacks something.
+
+    Args:
+        lacking: What it lacks.
+        parameters: The names of the parameters that it uses.
+    """
+
+    def __init__(self, lacking: Sequence[str], parameters: set[str]) -> None:
+        super().__init__(". Also: ".join(lacking))
+        self.parameters = parameters
+
+
 RESERVED = frozenset({"nodes", "top_k", "relations_collection", "partition_ids"})
 """The parameters that a run sets itself, so that neither a tool nor a request can."""
 
@@ -240,16 +254,18 @@ def _check_first(tokens: Sequence[Token], first: Set[str]) -> None:
 
 def _parameters(tokens: Sequence[Token], nodes: str) -> set[str]:
     """Return the names of the parameters, and refuse a template without `nodes` or a RETURN."""
+    lacking = []
     if not any(
         token.kind == "word"
         and token.upper == "RETURN"
         and (before is None or before.kind not in (".", ":"))
         for token, before, _ in _with_neighbours(tokens)
     ):
-        raise TemplateError("the template returns nothing; end it with RETURN")
+        lacking.append("the template returns nothing; end it with RETURN")
     used = {token.text[1:] for token in tokens if token.kind == "parameter"}
     if nodes[1:] not in used:
-        raise TemplateError(
-            f"the template does not use {nodes}, the ids of the nodes that the search found"
-        )
+        what = f"the template does not use {nodes}, the ids of the nodes that the search found"
+        lacking.append(what)
+    if lacking:
+        raise IncompleteTemplateError(lacking, used)
     return used

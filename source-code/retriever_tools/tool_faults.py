@@ -191,7 +191,7 @@ def pydantic_faults(error: ValidationError, value: Any) -> list[Fault]:
         listed = detail["type"] == "string_type" and isinstance(detail["input"], list)
         if choice and listed and not isinstance(place[-1], int):
             continue  # a list may stand here too, though not in one; its faults are listed
-        faults.append((json_path(place), _explain(dict(detail), place)))
+        faults.append((json_path(place), explain(dict(detail), place)))
     return faults
 
 
@@ -209,7 +209,13 @@ def _place(loc: Sequence[str | int], value: Any, missing: bool) -> Place:
     return tuple(place)
 
 
-def _explain(detail: dict[str, Any], place: Place) -> str:
+def explain(detail: dict[str, Any], place: Place) -> str:
+    """Return what is wrong, in plain words.
+
+    Args:
+        detail: One error of Pydantic's.
+        place: Where it is in the document.
+    """
     kind, given, limits = detail["type"], detail.get("input"), detail.get("ctx", {})
     name = next((step for step in reversed(place) if isinstance(step, str)), "")
     if place and place[-1] in _NEEDED and kind == "missing":

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .templates import CYPHER_KEYWORDS, RESERVED, TemplateError, check_aql, check_cypher
+from .templates import (
+    CYPHER_KEYWORDS,
+    RESERVED,
+    IncompleteTemplateError,
+    TemplateError,
+    check_aql,
+    check_cypher,
+)
 from .tool_faults import NAME, Fault, Place, json_path, shown
 
 _BUILT_IN = ("local", "global", "unified")
@@ -100,7 +107,7 @@ def _query_faults(name: str, query: Any, check: Callable[[str], set[str]]) -> li
     defaults = {key: default for key, default in defaults.items() if isinstance(key, str)}
     for key, default in defaults.items():
         place = ("config", name, "bind_params", key)
-        faults += _default_faults(place, default)
+        faults += default_faults(place, default)
         if name == "cypher_config" and key.upper() in CYPHER_KEYWORDS:
             what = f"is a word of Cypher, so ladybug cannot read ${key}; write {key}_"
             faults.append((json_path(place), what))
@@ -109,10 +116,21 @@ def _query_faults(name: str, query: Any, check: Callable[[str], set[str]]) -> li
         return faults
     try:
         used = check(template)
+    except IncompleteTemplateError as error:
+        used = error.parameters
+        faults.append((f"$.config.{name}.template", str(error)))
     except TemplateError as error:
         return [*faults, (f"$.config.{name}.template", str(error))]
     faults += _reserved_faults(f"$.config.{name}", used, relations)
-    return faults + _parameter_faults(name, used, defaults)
+    return _one_a_path(faults + _parameter_faults(name, used, defaults))
+
+
+def _one_a_path(faults: list[Fault]) -> list[Fault]:
+    """Return several faults of one path as one, as only one is shown."""
+    joined: dict[str, str] = {}
+    for path, what in faults:
+        joined[path] = f"{joined[path]}. Also: {what}" if path in joined else what
+    return list(joined.items())
 
 
 def _parameter_faults(name: str, used: set[str], defaults: dict[str, Any]) -> list[Fault]:
@@ -152,7 +170,7 @@ def _reserved_faults(path: str, used: set[str], relations: Any) -> list[Fault]:
     return faults
 
 
-def _default_faults(place: Place, default: Any) -> list[Fault]:
+def default_faults(place: Place, default: Any) -> list[Fault]:
     """Return what is wrong with a parameter's name (the last step of its place) or default."""
     path, name = json_path(place), str(place[-1])
     if name in RESERVED:
