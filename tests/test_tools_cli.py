@@ -45,6 +45,7 @@ ENTITIES = {
     },
 }
 CONTENT = {"type": "lexical", "field": "content"}
+MEANING = {"type": "semantic", "field": "embedding"}
 
 
 def with_config(document: dict[str, Any], key: str, **changes: Any) -> dict[str, Any]:
@@ -561,6 +562,50 @@ def test_where_no_tool_can_be_run_that_is_said_with_what_is_missing(
     code, out, err = ask("How do I sign in?", *how)
     assert code == 1
     assert "no collection 'Tickets'" in squeezed(out + err)
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_what_was_found_is_shown_where_the_model_saw_no_answer_in_it(
+    ask: Rag, folder: Path, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    put(folder, with_config(PASSAGES, "quiet", show_citations=False))
+    code, out, _ = ask("What are the main themes of the pump?", "--tool", "quiet")
+    assert code == 0
+    out = squeezed(out)
+    assert out.startswith("The context does not contain the answer.")
+    assert "Found pumps.txt#1 The pump takes seal kit SK-4471" in out
+    assert "1 passage was found, and the model that answers saw no answer there." in out
+    assert "see rag doctor" in out  # for a model that can sum up
+    _, out, _ = ask("What does the pump take?", "--tool", "quiet")
+    assert "saw no answer" not in squeezed(out)
+
+
+def test_loading_the_embedding_model_is_no_part_of_a_tools_time(
+    ask: Rag, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ragbook.tools_models import NamedEmbeddings
+    from retriever_tools import request
+
+    order: list[str] = []
+    real, embed = request.run_tools, NamedEmbeddings.embed_query
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        order.append("tools")
+        return real(*arguments, **options)
+
+    def embedded(self: NamedEmbeddings, text: str) -> list[float]:
+        order.append("embedding")
+        return embed(self, text)
+
+    monkeypatch.setattr(request, "run_tools", run)
+    monkeypatch.setattr(NamedEmbeddings, "embed_query", embedded)
+    put(folder, with_config(PASSAGES, "near", search_modes=[MEANING]))
+    ask("How warm is a brood nest?", "--tool", "near")
+    assert order[:2] == ["embedding", "tools"]
+    order.clear()
+    ask("How warm is a brood nest?", "--tool", "passages")  # which needs no model
+    assert order == ["tools"]
 
 
 def test_a_broken_tool_does_not_keep_the_others_from_answering(ask: Rag, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -225,12 +225,18 @@ def run(
             from ragbook.embedding_cache import cached_embeddings
             from ragbook.tools_models import NamedEmbeddings
             from ragbook.tools_view import print_answer, print_runs
+            from retriever_tools.context import NO_ANSWER
             from retriever_tools.request import AllToolsFailedError
+            from retriever_tools.starting_nodes import EmbeddingError
 
             usable = usable_profile(profile)
             embeddings = NamedEmbeddings(cached_embeddings(usable))
             if not (tool or deep):
                 found = fitting_tools(question, found, store, embeddings)
+            if _by_meaning(found):
+                # Loads the model, which is no part of a tool's time. Tools tell if it fails.
+                with suppress(EmbeddingError):
+                    embeddings.embed_query(question)
         request = {
             "query": question,
             "custom_tools": [one.tool_id for one in found] if tool or not deep else [],
@@ -252,6 +258,11 @@ def run(
         print_json(response.to_json())
     else:
         print_answer(response, found, show_context)
+        if response.result == NO_ANSWER and usable.name == "embedded":
+            out.print(
+                "The embedded profile quotes sentences that answer, and cannot sum up. Another "
+                "can: see rag doctor."
+            )
 
 
 @app.command()
@@ -472,6 +483,14 @@ def fitting_tools(
     nearest = chooser.fallback(question, vector).tool
     _say(fallback_note(nearest))
     return [nearest]
+
+
+def _by_meaning(tools: Sequence[RetrieverTool]) -> bool:
+    """Tell whether any of these tools searches by meaning, and so needs the question's vector."""
+    from retriever_tools.builtin import expand_builtin
+
+    parts = [part for tool in tools for part in expand_builtin(tool, "cypher")]
+    return any(mode.type == "semantic" for part in parts for mode in part.config.search_modes)
 
 
 def _say(text: str) -> None:

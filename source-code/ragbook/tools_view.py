@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -14,12 +15,16 @@ from rich.text import Text
 from ragbook.console import NARROW_TERMINAL, WIDE_TERMINAL, out
 from ragbook.terminal import harmless, one_line
 from retriever_tools.builtin import expand_builtin
-from retriever_tools.result import ToolFailure
+from retriever_tools.context import NO_ANSWER, document_name
+from retriever_tools.result import ToolFailure, ToolResult
 
 if TYPE_CHECKING:
     from retriever_tools.library import Contents
-    from retriever_tools.result import Citation, Response, Step, ToolResult
+    from retriever_tools.result import Citation, Response, Step
     from retriever_tools.tool import RetrieverTool, ToolError
+
+FOUND = 5
+"""How many passages are shown where the model saw no answer in them."""
 
 
 def print_tools(contents: Contents) -> None:
@@ -122,7 +127,10 @@ def print_answer(
         _print_text(response.context)
         out.print("Answer", style="bold")
     _print_text(response.result)
-    _print_citations(response, show_context)
+    if response.result == NO_ANSWER and not show_context:
+        _print_found(response)
+    else:
+        _print_citations(response, show_context)
     if response.steps:
         out.print(_steps(response.steps))
     parts = [part for tool in tools for part in expand_builtin(tool, "cypher")]
@@ -185,6 +193,26 @@ def _print_citations(response: Response, show_all: bool) -> None:
         more = "more " if cited else ""
         read = f"{_count(len(others), f'{more}passage')} {'was' if len(others) == 1 else 'were'}"
         out.print(f"{read} read and not cited; --show-context lists all.")
+
+
+def _print_found(response: Response) -> None:
+    """Show how the passages begin in which the model saw no answer, as a reader may see one."""
+    found = {
+        (document.id, document.page_content): document
+        for result in response.tools
+        if isinstance(result, ToolResult)
+        for document in result.documents
+    }
+    if not found:
+        return
+    out.print("Found", style="bold")
+    for number, document in enumerate([*found.values()][:FOUND], start=1):
+        name = document_name(document, number)
+        text = one_line(" · ".join(document.page_content[:1000].splitlines()))
+        out.print(_text(one_line(name), "bold"))
+        out.print(Padding(_text(shorten(text, 200, placeholder=" …")), (0, 0, 0, 2)))
+    if len(found) > FOUND:
+        out.print(f"{len(found) - FOUND} more: --show-context shows all.")
 
 
 def _citations(cited: Sequence[Citation], others: Sequence[Citation]) -> Table:

@@ -121,7 +121,7 @@ def answer(
         return compose(request, known, results, chat_model, config=config)
 
     traced: Runnable[Request, Response] = RunnableLambda(run, name=RUN_NAME)
-    return traced.invoke(request, config)
+    return _noted(traced.invoke(request, config))
 
 
 async def aanswer(
@@ -156,7 +156,7 @@ async def aanswer(
         return await acompose(request, known, results, chat_model, config=config)
 
     traced: Runnable[Request, Response] = RunnableLambda(run, name=RUN_NAME)
-    return await traced.ainvoke(request, config)
+    return _noted(await traced.ainvoke(request, config))
 
 
 def run_tools(
@@ -272,6 +272,17 @@ async def acompose(
     merged, messages = await asyncio.to_thread(_prompt, request, tools, results, max_tokens)
     text = (await chat_model.ainvoke(messages, config)).text if messages else NO_ANSWER
     return _response(request, results, merged, text)
+
+
+def _noted(response: Response) -> Response:
+    """Say where something was found and only the chat model saw no answer in it."""
+    found = [result for result in response.tools if isinstance(result, ToolResult)]
+    count = len({(d.id, d.page_content) for result in found for d in result.documents})
+    if response.result != NO_ANSWER or not count:
+        return response
+    what = "1 passage was" if count == 1 else f"{count} passages were"
+    note = f"{what} found, and the model that answers saw no answer there."
+    return replace(response, notes=[*response.notes, note])
 
 
 def _needed(embeddings: Embeddings | None) -> Embeddings:
