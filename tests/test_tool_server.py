@@ -618,7 +618,7 @@ async def test_a_library_that_hangs_is_not_waited_for_either() -> None:
 
 async def test_one_request_too_many_is_told_to_come_again() -> None:
     waiting = Waiting()
-    async with client_for(waiting, max_concurrent=2) as client:
+    async with client_for(waiting, max_concurrent=2, max_waiting=0) as client:
         first = [
             asyncio.create_task(client.post(QUERY, json=QUESTION, headers=AUTHORIZED))
             for _ in range(2)
@@ -631,6 +631,59 @@ async def test_one_request_too_many_is_told_to_come_again() -> None:
         assert (await client.get("/health")).status_code == 200
         waiting.released.set()
         assert [response.status_code for response in await asyncio.gather(*first)] == [200, 200]
+        again = await client.post(QUERY, json=QUESTION, headers=AUTHORIZED)
+        assert again.status_code == 200
+
+
+async def test_requests_wait_for_their_turn_in_the_order_they_came() -> None:
+    order: list[str] = []
+
+    async def answer(request: Request) -> Response:
+        order.append(request.query)
+        await asyncio.sleep(0)
+        return await echo(request)
+
+    async with client_for(answer, max_concurrent=1) as client:
+
+        async def ask(number: int) -> tuple[int, str]:
+            body = {**QUESTION, "query": f"question {number}"}
+            response = await client.post(QUERY, json=body, headers=AUTHORIZED)
+            return response.status_code, response.json()["result"]
+
+        answered = await asyncio.gather(*map(ask, range(30)))
+    assert answered == [(200, f"question {number}") for number in range(30)]
+    assert order == [f"question {number}" for number in range(30)]
+
+
+async def test_one_more_than_may_wait_is_told_at_once_and_those_who_wait_are_answered() -> None:
+    waiting = Waiting()
+    async with client_for(waiting, max_concurrent=1, max_waiting=2) as client:
+
+        async def ask() -> httpx.Response:
+            return await client.post(QUERY, json=QUESTION, headers=AUTHORIZED)
+
+        asked = [asyncio.create_task(ask()) for _ in range(5)]
+        done, left = await asyncio.wait(asked, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        while len(done) < 2:
+            more, left = await asyncio.wait(left, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+            done |= more
+        refused = [task.result() for task in done]
+        assert [(each.status_code, code_of(each)) for each in refused] == [(503, "busy")] * 2
+        assert {each.headers["retry-after"] for each in refused} == {"1"}
+        waiting.released.set()
+        assert [(await task).status_code for task in left] == [200] * 3
+
+
+async def test_one_whose_turn_does_not_come_in_time_is_told_to_come_again() -> None:
+    waiting = Waiting()
+    async with client_for(waiting, max_concurrent=1, time_limit=0.2) as client:
+        first, second = await asyncio.gather(
+            *(client.post(QUERY, json=QUESTION, headers=AUTHORIZED) for _ in range(2))
+        )
+        codes = {(first.status_code, code_of(first)), (second.status_code, code_of(second))}
+        assert codes <= {(504, "timeout"), (503, "busy")}
+        assert (504, "timeout") in codes
+        waiting.released.set()
         again = await client.post(QUERY, json=QUESTION, headers=AUTHORIZED)
         assert again.status_code == 200
 
@@ -925,11 +978,33 @@ def question(*lines: str, text: str = str(QUESTION["query"])) -> bytes:
 
 def test_when_the_client_goes_away_the_work_is_cancelled_and_its_place_free() -> None:
     noted = Noted()
-    with serving(app_for(noted, max_concurrent=1)) as address:
+    with serving(app_for(noted, max_concurrent=1, max_waiting=0)) as address:
         with socket.create_connection(address, timeout=10) as connection:
             connection.sendall(question())
             assert noted.started.wait(10)
             assert one_answer(raw(address, question(CLOSE, text="x"))) == (503, "busy")
+        assert noted.cancelled.wait(10)
+        assert answers(raw(address, question(CLOSE, text="other")))[0][1]["result"] == "other"
+
+
+def test_a_client_that_goes_away_while_it_waits_leaves_the_queue(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    noted = Noted()
+    with serving(app_for(noted, max_concurrent=1, max_waiting=1)) as address:
+        with socket.create_connection(address, timeout=10) as connection:
+            connection.sendall(question())
+            assert noted.started.wait(10)
+            with socket.create_connection(address, timeout=10) as waiting:
+                waiting.sendall(question(text="waits"))
+                time.sleep(0.1)
+                assert not any(" 499 " in record.getMessage() for record in caplog.records)
+            deadline = time.monotonic() + 10
+            while not any(" 499 " in record.getMessage() for record in caplog.records):
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+            assert not noted.cancelled.is_set()
         assert noted.cancelled.wait(10)
         assert answers(raw(address, question(CLOSE, text="other")))[0][1]["result"] == "other"
 

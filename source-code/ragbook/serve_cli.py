@@ -66,11 +66,22 @@ def serve(
         ),
     ] = None,
     time_limit: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="How long an answer may take.")
+        float,
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="How long an answer may take, with the wait for its turn.",
+        ),
     ] = 60,
     max_concurrent: Annotated[
         int, typer.Option(min=1, help="How many requests are answered at a time.")
     ] = 4,
+    max_waiting: Annotated[
+        int,
+        typer.Option(
+            min=0, help="How many more wait for their turn; others get 503 with Retry-After."
+        ),
+    ] = 32,
     data: GraphDataOption = None,
     tools: ToolsOption = None,
     place: PlaceOption = Place.folder,
@@ -107,6 +118,7 @@ def serve(
             tools=library,
             time_limit=time_limit,
             max_concurrent=max_concurrent,
+            max_waiting=max_waiting,
         )
         _log_to_stderr()
         for warning in _warnings(contents, None if is_local(listener) else host):

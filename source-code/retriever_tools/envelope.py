@@ -57,7 +57,7 @@ def headers_too_large() -> Problem:
 
 
 def busy() -> Problem:
-    """Return the error for one request more than are answered at a time."""
+    """Return the error for one request more than are answered or wait, or that waited too long."""
     return Problem(503, "busy", "Too many requests at once. Try again.", {"Retry-After": "1"})
 
 

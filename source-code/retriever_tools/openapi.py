@@ -235,7 +235,8 @@ _ERRORS: dict[int, tuple[str, str, str, dict[str, Any], dict[str, str]]] = {
         {},
     ),
     503: (
-        "Too many requests at once, or the service ends.",
+        "Too many requests wait already, this one waited for its turn as long as an answer may "
+        "take, or the service ends.",
         "busy",
         "Too many requests at once. Try again.",
         {},

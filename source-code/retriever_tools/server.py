@@ -10,8 +10,8 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -39,6 +39,9 @@ MIN_TOKEN = 16
 
 BODY_SECONDS = 10.0
 """How long a client may take to send a body."""
+
+MAX_WAITING = 32
+"""How many requests wait for their turn, if `create_app` is not told; each holds its own body."""
 
 CANCEL_SECONDS = 1.0
 """How long work that is cancelled may take to notice."""
@@ -75,6 +78,7 @@ def create_app(
     time_limit: float = 60,
     body_seconds: float = BODY_SECONDS,
     max_concurrent: int = 4,
+    max_waiting: int = MAX_WAITING,
 ) -> Starlette:
     """Return the service as an ASGI application.
 
@@ -87,12 +91,15 @@ def create_app(
         token: The bearer token; see `check_token`.
         tools: The tools that `/v1/tools` lists, by id; read anew for each request.
         max_body_bytes: The largest body that is read.
-        time_limit: Seconds that an answer, or a look at the tools, may take.
+        time_limit: Seconds that an answer, or a look at the tools, may take; to wait for a turn is
+            part of it.
         body_seconds: Seconds that a client may take to send the body.
-        max_concurrent: How many requests are answered at a time; one more is told to come again.
+        max_concurrent: How many requests are answered at a time.
+        max_waiting: How many more wait for their turn, in the order they came; one more is told to
+            come again, as is one whose turn does not come in time.
 
     Raises:
-        ValueError: If the token is unfit, or a limit is not positive.
+        ValueError: If the token is unfit, or a limit is not positive (or `max_waiting` negative).
     """
     limits: dict[str, Any] = {
         "max_body_bytes": max_body_bytes,
@@ -103,8 +110,12 @@ def create_app(
     for name, limit in limits.items():
         if not limit > 0:  # nor NaN
             raise ValueError(f"{name} must be positive, got {limit}.")
+    if not max_waiting >= 0:
+        raise ValueError(f"max_waiting must not be negative, got {max_waiting}.")
     known = {} if tools is None else tools
-    service = _Service(answer, _digest(check_token(token).encode()), known, **limits)
+    service = _Service(
+        answer, _digest(check_token(token).encode()), known, max_waiting=max_waiting, **limits
+    )
     app = Starlette(
         routes=[
             Route("/v1/graphrag-query", service.query, methods=["POST"]),
@@ -130,7 +141,11 @@ class _Service:
     time_limit: float
     body_seconds: float
     max_concurrent: int
-    running: int = 0
+    max_waiting: int
+    waiting: int = 0
+
+    def __post_init__(self) -> None:
+        self.slots = asyncio.Semaphore(self.max_concurrent)
 
     async def query(self, request: HttpRequest) -> HttpResponse:
         self._authorize(request)
@@ -141,9 +156,9 @@ class _Service:
             parsed = parse_request(value)
         except RequestError as error:
             raise invalid(error.faults) from None
-        with self._slot():
+        async with self._slot(request) as until:
             try:
-                response = await _while_connected(self.answer(parsed), request, self.time_limit)
+                response = await self._in_time(self.answer(parsed), request, until)
             except RequestError as error:  # what only the tools can tell, as of bind parameters
                 raise invalid(error.faults) from None
             except AllToolsFailedError as error:
@@ -155,7 +170,7 @@ class _Service:
         self._authorize(request)
         # In a thread, as they may be in files or a database, which may hang.
         reading = asyncio.to_thread(lambda: list(self.tools.values()))
-        found = await _while_connected(reading, request, self.time_limit)
+        found = await self._in_time(reading, request, _now() + self.time_limit)
         listed = [
             {"tool_id": tool.tool_id, "tool_type": tool.tool_type, "description": tool.description}
             for tool in found
@@ -172,15 +187,33 @@ class _Service:
             message = "Send the header Authorization: Bearer, followed by the service's token."
             raise Problem(401, "unauthorized", message, {"WWW-Authenticate": challenge})
 
-    @contextmanager
-    def _slot(self) -> Iterator[None]:
-        if self.running >= self.max_concurrent:
-            raise busy()
-        self.running += 1
+    @asynccontextmanager
+    async def _slot(self, request: HttpRequest) -> AsyncIterator[float]:
+        """Wait for the request's turn, and yield until when it may be answered."""
+        until = _now() + self.time_limit
+        if self.slots.locked():
+            if self.waiting >= self.max_waiting:
+                raise busy()
+            self.waiting += 1
+            try:
+                await _while_connected(self.slots.acquire(), request, self.time_limit)
+            except _TimeIsUp:
+                raise busy() from None
+            finally:
+                self.waiting -= 1
+        else:
+            await self.slots.acquire()
         try:
-            yield
+            yield until
         finally:
-            self.running -= 1
+            self.slots.release()
+
+    async def _in_time(self, work: Awaitable[T], request: HttpRequest, until: float) -> T:
+        try:
+            return await _while_connected(work, request, until - _now())
+        except _TimeIsUp:
+            message = f"The answer took longer than {self.time_limit:g} seconds."
+            raise Problem(504, "timeout", message) from None
 
 
 async def _health(request: HttpRequest) -> HttpResponse:
@@ -238,8 +271,21 @@ async def _read_body(request: HttpRequest, limit: int, seconds: float) -> bytes:
     return bytes(body)
 
 
+class _TimeIsUp(Exception):
+    """Work that somebody waits for has not ended in time."""
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 async def _while_connected(work: Awaitable[T], request: HttpRequest, seconds: float) -> T:
-    """Return what work returns, and cancel it when time is up or nobody waits for it any more."""
+    """Return what work returns, and cancel it when time is up or nobody waits for it any more.
+
+    Raises:
+        _TimeIsUp: If it takes longer.
+        ClientGone: If nobody waits.
+    """
     tasks = task, gone = asyncio.ensure_future(work), asyncio.create_task(_disconnect(request))
     try:
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -247,8 +293,7 @@ async def _while_connected(work: Awaitable[T], request: HttpRequest, seconds: fl
             return task.result()
         if gone.done():
             raise ClientGone
-        message = f"The answer took longer than {seconds:g} seconds."
-        raise Problem(504, "timeout", message)
+        raise _TimeIsUp
     finally:
         for each in tasks:
             each.cancel()
