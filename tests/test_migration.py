@@ -103,6 +103,7 @@ def test_every_class_named_as_ours_exists() -> None:
         "DocumentCompressorPipeline",
         "EmbeddingsFilter",
         "FaissStore",
+        "LanceRetriever",
         "LLMExtractor",
         "LLMFilter",
         "ParentDocumentRetriever",
@@ -135,7 +136,7 @@ class FakeCrossEncoder:
 
 
 @pytest.fixture
-def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """The names that the page's examples take as given."""
     monkeypatch.setattr(sentence_transformers, "CrossEncoder", FakeCrossEncoder)
     documents = [
@@ -149,7 +150,13 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     splitter = RecursiveCharacterTextSplitter(chunk_size=30, chunk_overlap=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield {"documents": documents, "store": store, "llm": llm, "splitter": splitter}
+        yield {
+            "documents": documents,
+            "store": store,
+            "llm": llm,
+            "splitter": splitter,
+            "folder": str(tmp_path),
+        }
 
 
 def test_every_example_runs_in_the_order_of_the_page(reader: dict[str, Any]) -> None:

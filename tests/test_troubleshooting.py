@@ -20,11 +20,13 @@ import tomllib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
+import lancedb
 import numpy as np
 import ollama
 import pytest
@@ -86,6 +88,7 @@ from retrievers import (
     FaissStore,
     FallbackRetriever,
     HttpApiRetriever,
+    LanceRetriever,
     LLMExtractor,
     LLMFilter,
     MultiQueryRetriever,
@@ -985,6 +988,42 @@ def test_vectors_of_two_models_do_not_compare(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="made with the model 'minilm', and this is 'bge-small'"):
         FaissStore.load_local(tmp_path, model, model_name="bge-small")
     assert len(FaissStore.load_local(tmp_path, model, model_name="minilm")) == 1
+
+
+def test_got_an_unexpected_keyword_argument_ids(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from langchain_community.vectorstores import LanceDB
+
+    birds, model = (
+        [doc("red kite", "a"), doc("blue heron", "b")],
+        DeterministicFakeEmbedding(size=8),
+    )
+    with pytest.raises(TypeError, match="unexpected keyword argument 'ids'"):
+        LanceDB.from_documents(birds, model, uri=str(tmp_path), table_name="old")
+
+    ours = LanceRetriever.from_documents(birds, model, tmp_path, "new")
+    assert ours.invoke("kite", k=1)[0].id == "a"
+    assert LanceDB(embedding=model, uri=str(tmp_path)).add_documents(birds) == ["a", "b"]
+
+
+def test_new_rows_of_a_lancedb_table_are_not_found(tmp_path: Path) -> None:
+    model = DeterministicFakeEmbedding(size=8)
+    LanceRetriever.from_documents([doc("red kite")], model, tmp_path)
+    table = lancedb.connect(tmp_path).open_table("documents")
+    opened = LanceRetriever.open(tmp_path, "documents", mode="fts")
+    assert table.count_rows() == len(opened.invoke("kite")) == 1
+    writer = LanceRetriever.open(tmp_path, "documents", model)
+    writer.add_documents([doc("black kite")])
+
+    assert table.count_rows() == 1
+    assert len(opened.invoke("kite")) == 2
+    table.checkout_latest()
+    assert table.count_rows() == 2
+    fresh = lancedb.connect(tmp_path, read_consistency_interval=timedelta(0))
+    table = fresh.open_table("documents")
+    writer.add_documents([doc("white kite")])
+    assert table.count_rows() == 3
 
 
 def test_no_arangodb_answers_at() -> None:

@@ -46,6 +46,7 @@ RETIRED = {
     "CrossEncoderReranker": "rerank",
     "EnsembleRetriever": "ensemble",
     "FAISS": "faiss_store",
+    "LanceDB": "lance",
     "LLMChainExtractor": "llm_compressors",
     "LLMChainFilter": "llm_compressors",
     "LongContextReorder": "reorder",
