@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
 from .request_format import MAX_QUERY_BYTES, Request
-from .templates import RESERVED
-from .tool import ToolType
+from .tool import PARAMETERS, ToolType
 
 REFERENCE = "#/components/schemas/{model}"
 
@@ -401,7 +400,7 @@ def _schemas() -> dict[str, Any]:
     fields["query"] |= {**_NOT_BLANK, "maxLength": MAX_QUERY_BYTES}
     fields["custom_tools"]["items"] = _NOT_BLANK
     fields["partition_ids"]["anyOf"][0] |= {"items": _NOT_BLANK, "minItems": 1}
-    fields["bind_params"]["propertyNames"] = {"not": {"enum": sorted(RESERVED)}}
+    fields["bind_params"] |= PARAMETERS
     return dict(schemas["$defs"])
 
 

@@ -35,27 +35,24 @@ TableName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=
 
 ToolId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=128)]
 
-BindParams = Annotated[
-    dict[str, Any],
-    Field(
-        max_length=100,
-        json_schema_extra={
-            "propertyNames": {
-                "pattern": _NAME,
-                "maxLength": 128,
-                "not": {"enum": sorted(RESERVED)},
-            },
-            "additionalProperties": {
-                "anyOf": [
-                    {"type": ["string", "number", "boolean", "null"]},
-                    {"type": "array", "items": {"type": "string"}},
-                    {"type": "array", "items": {"type": "number"}},
-                    {"type": "array", "items": {"type": "boolean"}},
-                ]
-            },
-        },
-    ),
-]
+PARAMETERS: dict[str, Any] = {
+    "propertyNames": {
+        "pattern": _NAME,
+        "maxLength": 128,
+        "not": {"enum": sorted(RESERVED)},
+    },
+    "additionalProperties": {
+        "anyOf": [
+            {"type": ["string", "number", "boolean", "null"]},
+            {"type": "array", "items": {"type": "string"}},
+            {"type": "array", "items": {"type": "number"}},
+            {"type": "array", "items": {"type": "boolean"}},
+        ]
+    },
+}
+"""The JSON Schema of parameters, of a tool and of a request."""
+
+BindParams = Annotated[dict[str, Any], Field(max_length=100, json_schema_extra=PARAMETERS)]
 """Values by name: JSON scalars, or lists of scalars of one type."""
 
 _DISTINCT = Field(min_length=1, max_length=1000, json_schema_extra={"uniqueItems": True})
