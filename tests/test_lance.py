@@ -566,6 +566,42 @@ def test_where_stays_as_it_was_built(aviary: Path) -> None:
             opened(aviary, where=blank)
 
 
+def test_columns_of_narrow_numbers_are_compared_as_in_python(tmp_path: Path) -> None:
+    row = {"text": "kite", "vector": [1.0, 0.0], "i": 5, "f": 0.1, "Odd name": "x", "u": 1}
+    kinds = {"i": pa.int8(), "f": pa.float32(), "Odd name": pa.string(), "u": pa.uint64()}
+    schema = pa.schema(
+        [("text", pa.string()), ("vector", pa.list_(pa.float32(), 2)), *kinds.items()]
+    )
+    table = lancedb.connect(tmp_path).create_table("t", pa.Table.from_pylist([row], schema=schema))
+    retriever = LanceRetriever(table=table, embeddings=Given(), mode="vector")
+    found = retriever.invoke("1 0")[0]
+    for filter in (
+        {"i": 300},
+        {"i": {"$ne": 300}},
+        {"i": {"$in": [5, 2**40]}},
+        {"i": {"$lt": 2**62}},
+        {"i": {"$gt": -(2**70)}},
+        {"f": 0.1},
+        {"f": found.metadata["f"]},
+        {"f": {"$gt": 0.1}},
+        {"Odd name": "x"},
+    ):
+        assert bool(retriever.invoke("1 0", filter=filter)) == filter_function(filter)(found)
+    with pytest.raises(ValueError, match="'u', a column of the type uint64"):
+        retriever.invoke("1 0", filter={"u": 1})
+
+
+def test_more_rows_than_lancedb_can_count(aviary: Path) -> None:
+    for mode in ("hybrid", "vector", "fts"):
+        assert ids(opened(aviary, mode=mode).invoke("red owl 3 4", k=2**70))[0] == "o"
+
+
+def test_a_call_cannot_give_what_is_set_at_construction(aviary: Path) -> None:
+    for name in ("where", "table", "mode"):
+        with pytest.raises(TypeError, match=name):
+            opened(aviary).invoke("kite", **{name: "1 = 1"})
+
+
 def test_long_filters_are_answered(aviary: Path) -> None:
     retriever = opened(aviary, mode="vector")
     assert ids(retriever.invoke("1 0", filter={"year": {"$in": list(range(2022, 9000))}})) == [
@@ -755,6 +791,21 @@ def test_added_documents_are_found_at_once_and_replace_those_of_their_id(tmp_pat
     assert retriever.unindexed_rows() == {"text_idx": 0}
     assert set(ids(retriever.invoke("heron", k=9))) == {"b", "g", "r"}
     assert "kite" not in " ".join(texts([d for d in retriever.invoke("1 0", k=9) if d.id == "r"]))
+
+
+def test_an_async_table_is_written_to_as_well(tmp_path: Path) -> None:
+    birds(tmp_path)
+    table = asyncio.run(async_table(tmp_path))
+    retriever = LanceRetriever(table=table, embeddings=Given(), k=1)
+    retriever.add_documents([doc("green swan 9 1", "s")])
+    assert retriever.unindexed_rows() == {"text_idx": 1}
+    retriever.update_indexes()
+    retriever.create_text_index(stem=False)
+    retriever.create_vector_index("IvfFlat", num_partitions=1)
+    assert retriever.unindexed_rows() == {"text_idx": 0, "vector_idx": 0}
+    assert ids(asyncio.run(retriever.ainvoke("swan"))) == ["s"]
+    with pytest.raises(ValueError, match=r"kind must be one of .*IvfPq.*, got 'Tree'"):
+        retriever.create_vector_index("Tree")
 
 
 async def test_documents_without_ids_get_one_each(tmp_path: Path) -> None:

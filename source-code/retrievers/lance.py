@@ -37,6 +37,7 @@ from .documents import (
 )
 
 DISTANCES = ("cosine", "l2", "dot")
+MOST_ROWS = 2**31 - 2
 MOST_TIES = 10_000
 """Up to so many rows are read to put those of an equal score at the last place in order."""
 
@@ -326,6 +327,9 @@ class LanceRetriever(FixedRetriever):
         _lancedb()
         from lancedb import index
 
+        kinds = [n for n in vars(index) if n.startswith(("Ivf", "Hnsw")) and n[0] != "_"]
+        if kind not in kinds:
+            raise ValueError(f"kind must be one of {', '.join(sorted(kinds))}, got {kind!r}.")
         config = getattr(index, kind)(distance_type=self.distance_type, **options)
         self._wait(lambda: self.table.create_index(self.vector_column, config=config))
 
@@ -488,7 +492,7 @@ class LanceRetriever(FixedRetriever):
             from lancedb.rerankers import RRFReranker
 
             reranker = RRFReranker()
-        width = count if reranker is None else max(count, self.fetch_k)
+        width = min(count if reranker is None else max(count, self.fetch_k), MOST_ROWS)
         return _Plan(schema, shown, metadata, " AND ".join(conditions), reranker, width)
 
     def _check_distance(self, index: Any) -> None:
@@ -824,11 +828,12 @@ def _filter_fields(kinds: Mapping[str, Any], metadata_column: str) -> Fields:
         inner = f"{_quoted(metadata_column)}."
         found = {f.name: (inner + _quoted(f.name), _kind(f.type)) for f in struct}
     found |= {name: (_quoted(name), _kind(kind)) for name, kind in kinds.items()}
-    # Lance would round a number to 32 bits to compare it.
-    narrow = {
-        n: (f"CAST({sql} AS DOUBLE)", "float") for n, (sql, k) in found.items() if k == "narrow"
-    }
-    return {name: field for name, field in (found | narrow).items() if "``" not in field[0]}
+    for name, (sql, kind) in found.items():
+        if (
+            kind in _WIDER
+        ):  # Lance would round a number to 32 bits, and refuse one that is too large
+            found[name] = (f"CAST({sql} AS {_WIDER[kind][0]})", _WIDER[kind][1])
+    return {name: field for name, field in found.items() if "``" not in field[0]}
 
 
 def _quoted(name: str) -> str:
@@ -843,13 +848,14 @@ def _kind(kind: Any) -> str:
         return "str"
     if types.is_boolean(kind):
         return "bool"
-    if types.is_integer(kind):
-        return "int"
+    if types.is_integer(kind) and not types.is_uint64(kind):
+        return "int" if types.is_int64(kind) else "narrow int"
     if types.is_floating(kind):
-        return "float" if types.is_float64(kind) else "narrow"
+        return "float" if types.is_float64(kind) else "narrow float"
     return str(kind)
 
 
+_WIDER = {"narrow int": ("BIGINT", "int"), "narrow float": ("DOUBLE", "float")}
 _SIGNS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 
 
