@@ -116,7 +116,10 @@ class CachedEmbeddings(Embeddings):
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:  # caught here alone: later it may be the model's
-            raise self._unusable(error) from error
+            raise EmbeddingCacheError(
+                f"The folder of caches {self._path.parent} cannot be made or used "
+                f"({error.strerror}). Set RAG_CACHE to a folder that can be written to."
+            ) from error
         try:
             with closing(sqlite3.connect(self._path, timeout=60)) as database:
                 database.execute(
@@ -126,15 +129,14 @@ class CachedEmbeddings(Embeddings):
         except sqlite3.Error as error:
             raise self._unusable(error) from error
 
-    def _unusable(self, error: Exception) -> EmbeddingCacheError:
-        reason = (isinstance(error, OSError) and error.strerror) or error
+    def _unusable(self, error: sqlite3.Error) -> EmbeddingCacheError:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             return EmbeddingCacheError(
                 f"There is not enough room on the disk of the embedding cache {self._path}. "
                 "Free some, or set RAG_CACHE to a folder on another disk."
             )
         return EmbeddingCacheError(
-            f"The embedding cache {self._path} cannot be used ({reason}). Delete that file, or "
+            f"The embedding cache {self._path} cannot be used ({error}). Delete that file, or "
             "set RAG_CACHE to a folder that can be written to."
         )
 
