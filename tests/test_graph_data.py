@@ -38,7 +38,7 @@ from retriever_tools.checksums import checksum_file, record
 from retriever_tools.ladybug_store import LadybugStore
 from retriever_tools.retriever import ToolRetriever
 from retriever_tools.store import StoreError
-from retriever_tools.tool import parse_tool
+from retriever_tools.tool import SearchMode, parse_tool
 
 DATA = default_data_folder()
 FAKE = DeterministicFakeEmbedding(size=8)
@@ -393,11 +393,12 @@ def test_a_tool_that_is_put_into_a_graph_does_not_make_it_a_damaged_one(folder: 
 
 def test_a_damaged_graph_that_is_out_of_date_is_removed_like_others(folder: Path) -> None:
     old = built(folder, "We met Ada.", 0)
+    with closing(LadybugStore(old)) as store:
+        store.create_indexes("Chunks", [SearchMode(type="lexical", field="content")])
     cut(old)
     os.utime(old, (0, 0))
-    built(folder, "We met Ben.", 0)
-    assert not old.exists()
-    assert not checksum_file(old).exists()
+    new = built(folder, "We met Ben.", 0)
+    assert set(new.parent.iterdir()) == {new, checksum_file(new)}
 
 
 def test_what_killed_builds_left_in_the_cache_is_removed_by_the_next(folder: Path) -> None:

@@ -291,6 +291,21 @@ def test_an_interrupted_creation_leaves_no_file(
     assert store.missing_indexes("Chunks", [LEXICAL]) == ["cr_Chunks_content"]
 
 
+def test_what_a_killed_process_left_of_an_index_is_removed_when_one_is_written(
+    path: Path, store: LadybugStore
+) -> None:
+    store.create_indexes("Chunks", [LEXICAL])
+    folder = path.with_name(f"{path.name}.indexes")
+    (index,) = folder.iterdir()
+    old, young = (folder / f".{index.name}-{digit * 32}" for digit in "01")
+    old.touch()
+    young.touch()
+    os.utime(old, (0, 0))
+    store.create_indexes("Chunks", [SEMANTIC])
+    assert not old.exists()
+    assert young.exists()
+
+
 def test_several_processes_may_create_the_indexes_at_once(path: Path, store: LadybugStore) -> None:
     def create() -> None:
         LadybugStore(path).create_indexes("Chunks", [LEXICAL, SEMANTIC])
@@ -975,6 +990,23 @@ def test_a_disk_without_room_is_one_sentence_and_nothing_is_left(
     with pytest.raises(DiskFullError, match=says):
         store.put_tool({"_key": "a"})
     assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("limit", [1000, 20_000, 6_000_000])
+def test_a_limit_on_the_size_of_files_is_a_full_disk_and_no_crash(path: Path, limit: int) -> None:
+    def write() -> None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        try:
+            with GraphWriter(path.with_name("large.lbug")) as graph:
+                rows = ({"id": f"{n:0400}"} for n in range(20_000))
+                graph.nodes("N", {"id": "STRING"}, rows)
+        except DiskFullError:
+            os._exit(3)
+
+    assert exit_code(write) == 3
     assert list(path.parent.iterdir()) == [path]
 
 

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -311,6 +311,7 @@ def _remove_old(path: Path) -> None:
     Kept are those of the last days, and those that hold tools somebody has added.
     """
     from retriever_tools.checksums import checksum_file, is_intact
+    from retriever_tools.embedded_indexes import EmbeddedIndexes
     from retriever_tools.ladybug_store import LadybugStore
     from retriever_tools.store import StoreError
 
@@ -322,7 +323,10 @@ def _remove_old(path: Path) -> None:
                 with closing(LadybugStore(old)) as store:
                     if store.tools():
                         continue
-                    store.drop_indexes()
+            indexes = old.with_name(f"{old.name}.indexes")
+            EmbeddedIndexes(indexes, old.name).drop()
+            with suppress(OSError):  # there is none, or somebody keeps something else there
+                indexes.rmdir()
             old.unlink()
             checksum_file(old).unlink(missing_ok=True)
         except (OSError, StoreError) as error:  # in use; the next build tries again

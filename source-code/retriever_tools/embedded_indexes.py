@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import threading
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -41,6 +42,7 @@ _FILE = re.compile(
     rf"({INDEX_PREFIX}[A-Za-z_][A-Za-z0-9_]*)\.([0-9a-f]{{8}})-[0-9a-f]{{8}}-[0-9a-f]{{16}}"
     r"\.(?:jsonl|npz)"
 )
+_ABANDONED = 3600.0  # seconds after which nobody writes to a half-written file any more
 _HALF_WRITTEN = re.compile(rf"\.{_FILE.pattern}-[0-9a-f]{{32}}")
 
 
@@ -320,6 +322,10 @@ class EmbeddedIndexes:
         for other in self._folder.glob(f"{path.name.rpartition('-')[0]}-*{index.suffix}"):
             if other != path and _FILE.fullmatch(other.name):
                 other.unlink(missing_ok=True)
+        for half, _ in self._files():
+            with suppress(OSError):  # somebody else has just removed it
+                if half.name.startswith(".") and half.stat().st_mtime < time.time() - _ABANDONED:
+                    half.unlink()
 
     def _path(self, kind: Kind, collection: str, field: str, state: Stamp) -> Path:
         # The second digest tells a_b.c from a.b_c.

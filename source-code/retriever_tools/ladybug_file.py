@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import threading
@@ -161,14 +162,24 @@ def check_room(path: Path, size: int) -> None:
             times as many for a moment, as log, copied pages and file.
 
     Raises:
-        DiskFullError: If there is not enough.
+        DiskFullError: If there is not enough, or a file may not be so large.
     """
     try:
         free = shutil.disk_usage(path.parent).free
     except OSError:
         return  # to write will tell why
-    if free < _SPARE_BYTES + 5 * size:
+    if min(free, _largest_file()) < _SPARE_BYTES + 5 * size:
         raise DiskFullError(path)
+
+
+def _largest_file() -> float:
+    """Return how many bytes a file of this process may have, `ulimit -f`."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return math.inf
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
 def writing_error(path: Path, new: Path, error: object, what: str) -> StoreError:
