@@ -59,7 +59,7 @@ def tools() -> dict[str, RetrieverTool]:
             {"type": "semantic", "field": "embedding"},
         ],
     }
-    chunks = {"template": CHUNKS, "bind_params": {"least": 1}}
+    chunks = {"template": CHUNKS, "bind_params": {"least": 1.0}}
     entities = {
         "template": ENTITIES,
         "relations_collection": "MENTIONED_IN",
