@@ -1171,6 +1171,20 @@ def test_has_ladybug_s_storage_version(tmp_path: Path) -> None:
     assert LadybugStore(path).has_collection("Birds")
 
 
+def test_is_damaged_a_part_of_it_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "graph.lbug"
+    birds_graph(path, 8)
+    path.write_bytes(path.read_bytes()[:-9000])
+    with pytest.raises(ToolStoreError) as caught:
+        LadybugStore(path)
+    assert str(caught.value) == (
+        f"{path} is damaged: a part of it is missing. Build the graph again (`rag tools build "
+        "--output FILE`), or take a copy of it."
+    )
+    birds_graph(path, 8)
+    assert LadybugStore(path).has_collection("Birds")
+
+
 def test_no_tool_that_is_run_has_a_parameter() -> None:
     def tool(name: str, parameter: str) -> RetrieverTool:
         query = {
