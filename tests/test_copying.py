@@ -174,6 +174,12 @@ store.save_local("saved")
 loaded = FaissStore.load_local("saved", DeterministicFakeEmbedding(size=16))
 assert ids(loaded.similarity_search("blue heron", k=1)) == ["b"]
 """,
+    "lance_filter": """
+import pyarrow
+from app.lance_filter import lance_filter
+schema = pyarrow.schema([("n", pyarrow.int64())])
+assert lance_filter({"n": {"$gt": 2.5}}, schema) == "`n` > 2"
+""",
     "lance": """
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from app.lance import LanceRetriever

@@ -30,6 +30,7 @@ from helpers import TraceRecorder, doc, texts
 from retrievers.documents import filter_function
 from retrievers.ensemble import RRFEnsembleRetriever
 from retrievers.lance import LanceError, LanceRetriever
+from retrievers.lance_filter import lance_filter
 from retrievers.visibility import visibility_of
 
 
@@ -542,6 +543,15 @@ def test_names_in_a_filter_are_columns_or_refused(aviary: Path) -> None:
         opened(aviary).invoke("kite", filter={"vector": 1})
     with pytest.raises(ValueError, match="not valid text"):
         opened(aviary).invoke("kite", filter={"owner": "\ud800"})
+
+
+def test_a_filter_as_sql_has_names_and_values_in_quotation_marks() -> None:
+    schema = pa.schema([("Odd name", pa.string()), ("n", pa.int64())])
+    assert lance_filter(None, schema) is lance_filter({}, schema) is None
+    assert lance_filter({"Odd name": "it's"}, schema) == "`Odd name` IN ('it''s')"
+    assert lance_filter({"n": {"$lt": 2.5}}, schema) == "`n` <= 2"
+    assert lance_filter({"n": "2"}, schema) == "false"
+    assert lance_filter({"n": {"$nin": [1, "x"]}}, schema) == "`n` IS NULL OR `n` NOT IN (1)"
 
 
 def test_where_stays_as_it_was_built(aviary: Path) -> None:

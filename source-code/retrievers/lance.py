@@ -35,6 +35,7 @@ from .documents import (
     refuse_fixed,
     write_score,
 )
+from .lance_filter import column_kind, lance_filter
 
 DISTANCES = ("cosine", "l2", "dot")
 MOST_ROWS = 2**31 - 2
@@ -472,14 +473,14 @@ class LanceRetriever(FixedRetriever):
             )
         shown = [name for name, kind in kinds.items() if not _is_vector(kind)]
         struct = kinds.get(self.metadata_column)
-        fields = _filter_fields(kinds, self.metadata_column)
         filters = [narrowed]
         conditions = []
         if isinstance(self._own, str):
             conditions.append(f"({self._own}\n)")  # the line ends a comment in it
         else:
-            filters.append(normal_filter(self._own))
-        conditions += [f"({_sql(clause, fields)})" for clause in filters if clause]
+            filters.append(self._own)
+        written = [lance_filter(part, schema, self.metadata_column) for part in filters]
+        conditions += [f"({sql})" for sql in written if sql is not None]
         if self.metadata_columns is not None:
             metadata = self.metadata_columns
         elif struct is not None and _is_metadata(struct):
@@ -817,145 +818,6 @@ def _json_value(value: Any) -> Any:
     return str(value)
 
 
-Fields = dict[str, tuple[str, str]]
-
-
-def _filter_fields(kinds: Mapping[str, Any], metadata_column: str) -> Fields:
-    """Return what a filter can ask for: SQL and kind of value, by the metadata key."""
-    found: Fields = {}
-    struct = kinds.get(metadata_column)
-    if struct is not None and _is_struct(struct):
-        inner = f"{_quoted(metadata_column)}."
-        found = {f.name: (inner + _quoted(f.name), _kind(f.type)) for f in struct}
-    found |= {name: (_quoted(name), _kind(kind)) for name, kind in kinds.items()}
-    for name, (sql, kind) in found.items():
-        if (
-            kind in _WIDER
-        ):  # Lance would round a number to 32 bits, and refuse one that is too large
-            found[name] = (f"CAST({sql} AS {_WIDER[kind][0]})", _WIDER[kind][1])
-    return {name: field for name, field in found.items() if "``" not in field[0]}
-
-
-def _quoted(name: str) -> str:
-    return f"`{name}`" if "`" not in name else "``"
-
-
-def _kind(kind: Any) -> str:
-    pa = _arrow()
-
-    types = pa.types
-    if types.is_string(kind) or types.is_large_string(kind):
-        return "str"
-    if types.is_boolean(kind):
-        return "bool"
-    if types.is_integer(kind) and not types.is_uint64(kind):
-        return "int" if types.is_int64(kind) else "narrow int"
-    if types.is_floating(kind):
-        return "float" if types.is_float64(kind) else "narrow float"
-    return str(kind)
-
-
-_WIDER = {"narrow int": ("BIGINT", "int"), "narrow float": ("DOUBLE", "float")}
-_SIGNS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
-
-
-def _sql(clause: dict[str, Any], fields: Fields) -> str:
-    """Write a filter that `normal_filter` made as SQL, with the meaning that it has in Python.
-
-    Names are those of columns; values are quoted literals of the column's own type.
-    """
-    ((name, value),) = clause.items()
-    if name in ("$and", "$or"):
-        joint = " AND " if name == "$and" else " OR "
-        return joint.join(f"({_sql(part, fields)})" for part in value)
-    if name not in fields:
-        raise ValueError(
-            f"The filter asks for {name!r}, which is no column of the table. It can ask for "
-            f"{', '.join(fields)}. from_documents(filter_columns=[…]) makes one of a metadata key."
-        )
-    column, kind = fields[name]
-    if kind not in ("str", "bool", "int", "float"):
-        raise ValueError(
-            f"The filter asks for {name!r}, a column of the type {kind}. It can ask for strings, "
-            "numbers and truth values; give a condition in SQL as where for others."
-        )
-    ((comparison, operand),) = (value if isinstance(value, dict) else {"$eq": value}).items()
-    if comparison in _SIGNS:
-        return _ordered_sql(column, kind, comparison, operand)
-    values = operand if comparison in ("$in", "$nin") else [operand]
-    literals = [text for item in values if (text := _literal(item, kind)) is not None]
-    if comparison in ("$eq", "$in"):
-        return f"{column} IN ({', '.join(literals)})" if literals else "false"
-    # "Not equal" is true of a row without the value.
-    return f"{column} IS NULL OR {column} NOT IN ({', '.join(literals)})" if literals else "true"
-
-
-def _literal(value: Any, kind: str) -> str | None:
-    """Return a value as SQL of a column's kind, or None if no value of that kind equals it."""
-    if isinstance(value, str):
-        return _text(value) if kind == "str" else None
-    if isinstance(value, bool):
-        return str(value).lower() if kind == "bool" else None
-    if kind not in ("int", "float") or not isinstance(value, int | float):
-        return None
-    if isinstance(value, float) and not math.isfinite(value):
-        return _double(value) if kind == "float" and not math.isnan(value) else None
-    if kind == "int":
-        whole = int(value)
-        return _integer(whole) if whole == value and -(2**63) <= whole < 2**63 else None
-    try:
-        nearest = float(value)
-    except OverflowError:
-        return None
-    return _double(nearest) if nearest == value else None
-
-
-def _ordered_sql(column: str, kind: str, comparison: str, operand: Any) -> str:
-    sign = _SIGNS[comparison]
-    if isinstance(operand, str):
-        return f"{column} {sign} {_text(operand)}" if kind == "str" else "false"
-    number = isinstance(operand, int | float) and not isinstance(operand, bool)
-    if not number or kind not in ("int", "float") or operand != operand:
-        return "false"
-    above = comparison in ("$gt", "$gte")
-    if kind == "int":
-        if operand >= 2**63 or operand < -(2**63):
-            return f"{column} IS NOT NULL" if above == (operand < 0) else "false"
-        whole = math.floor(operand)
-        if whole != operand:  # between two whole numbers
-            sign = ">" if above else "<="
-        return f"{column} {sign} {_integer(whole)}"
-    try:
-        nearest = float(operand)
-    except OverflowError:
-        nearest = math.inf if operand > 0 else -math.inf
-    if nearest != operand:  # an integer that falls between two floating-point numbers
-        sign = {
-            True: ">=" if nearest > operand else ">",
-            False: "<" if nearest > operand else "<=",
-        }[above]
-    # To Lance, NaN is above every number; to Python, it is not.
-    return f"{column} {sign} {_double(nearest)} AND NOT isnan({column})"
-
-
-def _text(value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"The filter's value {value!a} is not valid text.") from None
-    return "'" + str.__str__(value).replace("'", "''") + "'"
-
-
-def _integer(value: int) -> str:
-    return str(value) if value > -(2**63) else "CAST('-9223372036854775808' AS BIGINT)"
-
-
-def _double(value: float) -> str:
-    if math.isfinite(value):
-        return repr(float(value))
-    return f"CAST('{'inf' if value > 0 else '-inf'}' AS DOUBLE)"
-
-
 def _ids(documents: Sequence[Document]) -> list[str]:
     ids = [document.id or str(uuid.uuid4()) for document in documents]
     if len(set(ids)) < len(ids):
@@ -1069,7 +931,7 @@ def _rows(documents: Sequence[Document], ids: list[str], vectors: Any, schema: A
 def _check_values(field: Any, values: Sequence[Any]) -> None:
     allowed: dict[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,)}
     allowed["float"] = (int, float)
-    kinds = allowed.get(_kind(field.type), (object,))
+    kinds = allowed.get(column_kind(field.type), (object,))
     for value in values:
         wrong = value is not None and type(value) not in kinds and object not in kinds
         if wrong or (isinstance(value, int) and kinds == (int, float) and float(value) != value):
