@@ -259,6 +259,28 @@ def test_c11_equal_scores_keep_the_order_of_the_table(tmp_path: Path) -> None:
             assert ids(three) == ["moss a", "moss b", "moss c"]
 
 
+def test_no_more_rows_than_most_ties_are_read_for_the_order_of_equal_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [doc("moss 1 0", f"m{number}") for number in range(60)]
+    retriever = LanceRetriever.from_documents(rows, Given(), tmp_path)
+    asked: list[int] = []
+    finished = LanceRetriever._finished
+    monkeypatch.setattr(
+        LanceRetriever,
+        "_finished",
+        lambda self, found, plan, limit, score: (
+            asked.append(limit) or finished(self, found, plan, limit, score)  # type: ignore[func-returns-value]
+        ),
+    )
+    monkeypatch.setattr(lance, "MOST_TIES", 16)
+    for mode in ("vector", "fts"):
+        retriever.mode = mode  # type: ignore[assignment]
+        assert len(retriever.invoke("moss 1 0", k=3)) == 3
+        assert len(asyncio.run(retriever.ainvoke("moss 1 0", k=3))) == 3
+    assert asked == [4, 8, 16] * 4
+
+
 # Words are words, whatever is in them
 
 ODD_QUERIES = [
@@ -604,6 +626,57 @@ def test_columns_of_narrow_numbers_are_compared_as_in_python(tmp_path: Path) -> 
 def test_more_rows_than_lancedb_can_count(aviary: Path) -> None:
     for mode in ("hybrid", "vector", "fts"):
         assert ids(opened(aviary, mode=mode).invoke("red owl 3 4", k=2**70))[0] == "o"
+
+
+def test_a_table_that_is_made_anew_between_the_two_searches_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever = birds(tmp_path)
+    leg = LanceRetriever._leg
+
+    def replaced(self: LanceRetriever, *arguments: Any) -> Any:
+        rows = leg(self, *arguments)
+        if arguments[1].column == "_distance":
+            lancedb.connect(tmp_path).drop_table("birds")
+            again = LanceRetriever.from_documents(
+                [doc(bird.page_content, f"new {bird.id}", **bird.metadata) for bird in BIRDS],
+                Given(),
+                tmp_path,
+                "birds",
+                filter_columns=COLUMNS,
+            )
+            self.table = again.table
+        return rows
+
+    monkeypatch.setattr(LanceRetriever, "_leg", replaced)
+    with pytest.raises(LanceError, match="made anew between the two searches"):
+        retriever.invoke("red kite 1 0")
+
+
+def test_plain_sql_differs_from_a_filter_as_the_page_says(tmp_path: Path) -> None:
+    kinds = {"s": pa.string(), "n": pa.int8(), "f": pa.float32(), "d": pa.float64()}
+    rows = [{"s": "5", "n": 3, "f": 0.1, "d": math.nan}, {}]
+    table = lancedb.connect(tmp_path).create_table(
+        "t", pa.Table.from_pylist(rows, schema=pa.schema(list(kinds.items())))
+    )
+
+    def found(condition: str | None) -> int:
+        return len(table.search().where(condition).to_list())
+
+    for plain, count, filter, ours in [
+        ("s <> 'x'", 1, {"s": {"$ne": "x"}}, 2),
+        ("s = 5", None, {"s": 5}, 0),
+        ("n < 300", None, {"n": {"$lt": 300}}, 1),
+        ("n > 2.5", None, {"n": {"$gt": 2.5}}, 1),
+        ("f = 0.1", 1, {"f": 0.1}, 0),
+        ("d > 5", 1, {"d": {"$gt": 5}}, 0),
+    ]:
+        if count is None:
+            with pytest.raises(ValueError, match="could not convert"):
+                found(plain)
+        else:
+            assert found(plain) == count
+        assert found(lance_filter(filter, table.schema)) == ours
 
 
 def test_a_call_cannot_give_what_is_set_at_construction(aviary: Path) -> None:

@@ -581,8 +581,11 @@ class LanceRetriever(FixedRetriever):
         for leg, rows in legs.items():
             for row in rows.to_pylist():
                 number = row["_rowid"]
-                if number not in documents:
-                    documents[number] = self._document(row, plan)
+                document = self._document(row, plan)
+                if documents.setdefault(number, document).id != document.id:
+                    raise LanceError(
+                        f"{self._name} was made anew between the two searches. Ask again."
+                    )
                 if leg == "dense":
                     similarity = _similarity(row["_distance"], self.distance_type)
                     write_score(documents[number], "dense_score", similarity, leg)
