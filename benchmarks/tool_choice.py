@@ -53,7 +53,7 @@ from ragbook.graph_data import example_store
 from ragbook.profiles import EmbeddedProfile
 from retriever_tools import rounds as rounds_module
 from retriever_tools.context import NO_ANSWER
-from retriever_tools.deep_search import Limits, deep_search, sub_questions
+from retriever_tools.deep import Limits, deep_search, sub_questions
 from retriever_tools.request_format import Request
 from retriever_tools.result import ToolResult
 from retriever_tools.tool import RetrieverTool, parse_tool

@@ -19,7 +19,7 @@ from scripted_chat import ScriptedChatModel
 
 from helpers import TraceRecorder
 from retriever_tools.context import NO_ANSWER, parse_context
-from retriever_tools.deep_search import Limits, adeep_search, deep_search, sub_questions
+from retriever_tools.deep import Limits, adeep_search, deep_search, sub_questions
 from retriever_tools.request import AllToolsFailedError, Request, RequestError
 from retriever_tools.result import Response, ToolFailure, ToolResult
 from retriever_tools.rounds import NOT_SEARCHED

@@ -105,7 +105,7 @@ def answer(
 
     def run(request: Request, config: RunnableConfig) -> Response:
         if request.use_llm_planner:
-            from .deep_search import deep_search
+            from .deep import deep_search
 
             return deep_search(
                 request.planned(),
@@ -138,7 +138,7 @@ async def aanswer(
 
     async def run(request: Request, config: RunnableConfig) -> Response:
         if request.use_llm_planner:
-            from .deep_search import adeep_search
+            from .deep import adeep_search
 
             return await adeep_search(
                 request.planned(),
