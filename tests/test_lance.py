@@ -21,16 +21,19 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from lancedb.rerankers import LinearCombinationReranker, Reranker, RRFReranker
+from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 import retrievers.lance as lance
 from helpers import TraceRecorder, doc, texts
+from lance_rerankers import CrossEncoderReranker
 from retrievers.documents import filter_function
 from retrievers.ensemble import RRFEnsembleRetriever
 from retrievers.lance import LanceError, LanceRetriever
 from retrievers.lance_filter import lance_filter
+from retrievers.lance_table import create_text_index, new_table
 from retrievers.visibility import visibility_of
 
 
@@ -791,7 +794,49 @@ def test_a_reranker_that_breaks_the_rules_is_named(
         opened(aviary, mode="vector", reranker=Broken()).invoke("1 0")
 
 
+def test_rows_that_a_reranker_scores_equal_keep_its_order(tmp_path: Path) -> None:
+    class Length(BaseCrossEncoder):
+        def score(self, text_pairs: Any) -> list[float]:
+            return [float(len(text)) for _, text in text_pairs]
+
+    rows = [doc("", "blank"), doc("kite 2 0", "long"), doc("kite", "short")]
+    retriever = LanceRetriever.from_documents(
+        rows, Given(), tmp_path, distance_type="dot", reranker=CrossEncoderReranker(Length())
+    )
+    for mode in ("vector", "hybrid"):  # as 32-bit numbers, the last two scores are one
+        retriever.mode = mode  # type: ignore[assignment]
+        found = retriever.invoke("kite 1 0")
+        assert ids(found) == ["long", "short", "blank"]
+        assert found[1].metadata["relevance_score"] == found[2].metadata["relevance_score"]
+        assert asyncio.run(retriever.ainvoke("kite 1 0")) == found
+
+
 # Making and filling a table
+
+
+def test_what_cannot_be_is_said_before_anything_is_embedded(tmp_path: Path) -> None:
+    model = Given()
+    with pytest.raises(TypeError, match="langage"):
+        LanceRetriever.from_documents(BIRDS, model, tmp_path, text_index={"langage": "French"})
+    with pytest.raises(TypeError, match=r"Write \['year'\]"):
+        LanceRetriever.from_documents(BIRDS, model, tmp_path, filter_columns="year")
+    assert model.calls == 0
+
+
+def test_a_new_table_is_dropped_if_the_work_on_it_fails(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="stopped"), new_table(BIRDS, Given(), tmp_path):
+        raise RuntimeError("stopped")
+    with new_table(BIRDS, Given(), tmp_path) as table:
+        create_text_index(table, stem=False)
+    retriever = LanceRetriever.open(tmp_path, "documents", Given(), k=1)
+    assert ids(retriever.invoke("heron 0 1")) == ["b"]
+
+
+def test_documents_are_added_whatever_column_is_searched(tmp_path: Path) -> None:
+    birds(tmp_path)
+    words = LanceRetriever.open(tmp_path, "birds", Given(), mode="fts", vector_column="other")
+    words.add_documents([doc("green swan 1 1", "s")])
+    assert ids(words.invoke("swan")) == ["s"]
 
 
 def test_all_of_a_table_or_none(tmp_path: Path) -> None:
@@ -956,6 +1001,35 @@ def foreign(folder: Path, **columns: Any) -> Any:
     table = lancedb.connect(folder).create_table("other", pa.table(rows, schema=schema))
     table.create_fts_index("title") if hasattr(table, "create_fts_index") else None
     return table
+
+
+@pytest.mark.parametrize(
+    ("column", "modes"),
+    [
+        ("_distance", ["vector", "hybrid"]),
+        ("_score", ["fts", "hybrid"]),
+        ("_relevance_score", ["hybrid"]),
+    ],
+)
+def test_a_column_where_lancedb_writes_is_refused(
+    tmp_path: Path, column: str, modes: list[str]
+) -> None:
+    table = foreign(tmp_path, **{column: [1.0, 2.0]})
+    names = {"text_column": "title", "vector_column": "embedding"}
+    for mode in ("vector", "fts", "hybrid"):
+        retriever = LanceRetriever(table=table, embeddings=Given(), mode=mode, **names)
+        if mode in modes:
+            with pytest.raises(LanceError, match=f"a column {column} of its own.*Rename it"):
+                retriever.invoke("kite 1 0")
+        else:
+            assert retriever.invoke("kite 1 0")[0].metadata[column] == 1.0
+
+
+def test_vectors_become_metadata_if_they_are_asked_for(aviary: Path) -> None:
+    retriever = opened(aviary, metadata_columns=["vector", "year"], k=1)
+    metadata = retriever.invoke("red kite 1 0")[0].metadata
+    assert (metadata["vector"], metadata["year"]) == ([1.0, 0.0], 2020)
+    json.dumps(metadata)
 
 
 def test_columns_of_another_table(tmp_path: Path) -> None:
@@ -1201,9 +1275,13 @@ def test_a_forked_process_is_told_to_open_the_table_itself(aviary: Path) -> None
         if process == 0:  # nothing of pytest may run here
             code = 1
             try:
-                retriever.invoke("heron 0 1")
-            except LanceError as error:
-                code = 0 if "before this process was forked" in str(error) else 2
+                refused = 0
+                for work in (lambda: retriever.invoke("heron 0 1"), retriever.update_indexes):
+                    try:
+                        work()
+                    except LanceError as error:
+                        refused += "before this process was forked" in str(error)
+                code = 2 - refused
             finally:
                 os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import math
 import os
-import re
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import date, time, timedelta
+from datetime import date, time
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -26,6 +22,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
+from . import lance_table
 from .documents import (
     FixedRetriever,
     add_note,
@@ -35,7 +32,20 @@ from .documents import (
     refuse_fixed,
     write_score,
 )
-from .lance_filter import column_kind, lance_filter
+from .lance_filter import arrow, lance_filter
+from .lance_table import (
+    LanceError,
+    Progress,
+    aask,
+    ask,
+    check_dimension,
+    is_async,
+    lancedb_package,
+    name_of,
+    open_table,
+    read_schema,
+    schema_question,
+)
 
 DISTANCES = ("cosine", "l2", "dot")
 MOST_ROWS = 2**31 - 2
@@ -43,11 +53,6 @@ MOST_TIES = 10_000
 """Up to so many rows are read to put those of an equal score at the last place in order."""
 
 Where = str | dict[str, Any]
-Progress = Callable[[int, int], None]
-
-
-class LanceError(RuntimeError):
-    """A LanceDB table could not be opened, read or written; the message says what to do."""
 
 
 class LanceRetriever(FixedRetriever):
@@ -57,7 +62,8 @@ class LanceRetriever(FixedRetriever):
     `distance_type="l2"` 1 - distance² / 2, which is the cosine of vectors of length 1.
     `mode="fts"` gives `bm25_score`, LanceDB's BM25. `mode="hybrid"` asks for both and lets a
     reranker of LanceDB merge them; its `relevance_score` is the last one. A reranker given with the
-    other modes reorders what they found. Rows of equal score keep the order of the table.
+    other modes reorders what they found. Rows of equal score keep the order of the table;
+    those that a reranker scores equal, the order in which it returns them.
 
     The retriever runs the two searches and calls the reranker itself, as LanceDB does, with scores
     moved to 0 to 1. Unlike LanceDB, it gives the reranker `fetch_k` rows a search instead of `k`,
@@ -136,7 +142,7 @@ class LanceRetriever(FixedRetriever):
     @field_validator("table")
     @classmethod
     def _check_table(cls, table: Any) -> Any:
-        lancedb = _lancedb()
+        lancedb = lancedb_package()
         if not isinstance(table, lancedb.Table | lancedb.AsyncTable):
             raise TypeError(
                 f"table must be a LanceDB Table or AsyncTable, got {type(table).__name__}. "
@@ -147,7 +153,7 @@ class LanceRetriever(FixedRetriever):
     @field_validator("reranker")
     @classmethod
     def _check_reranker(cls, reranker: Any) -> Any:
-        _lancedb()
+        lancedb_package()
         from lancedb.rerankers import Reranker
 
         if reranker is not None and not isinstance(reranker, Reranker):
@@ -199,8 +205,7 @@ class LanceRetriever(FixedRetriever):
         Raises:
             LanceError: If there is no such table, or it is damaged.
         """
-        with _explained(f"The table {table_name!r}"):
-            table = _connected(uri, storage_options).open_table(table_name)
+        table = open_table(uri, table_name, storage_options)
         return cls(table=table, embeddings=embeddings, **fields)
 
     @classmethod
@@ -220,10 +225,8 @@ class LanceRetriever(FixedRetriever):
     ) -> Self:
         """Make a table of documents, with a full-text index; all of it or, on an error, none.
 
-        The columns are `id`, `text`, `vector`, `metadata` (JSON: what comes back is what went in,
-        as JSON has it) and one for each of `filter_columns`. Everything is embedded before anything
-        is written, and all rows appear at once. A process killed after that and before the index is
-        made leaves a table that `create_text_index` completes.
+        Everything is embedded before anything is written, and all rows appear at once. `new_table`
+        of lance_table.py says what the columns are.
 
         Args:
             documents: The documents. Ids must differ; a document without one gets a UUID.
@@ -237,30 +240,27 @@ class LanceRetriever(FixedRetriever):
             batch_size: How many texts are embedded in one call.
             progress: Called with the number of documents embedded so far and of all.
             storage_options: Keys and region of an object store, as LanceDB takes them.
-            fields: The other fields of the class; column names are as above.
+            fields: The other fields of the class; column names are as `new_table` makes them.
 
         Raises:
             ValueError: If two documents have one id; metadata is not JSON; a filter column cannot
                 be made.
             LanceError: If the table exists already, or cannot be written.
         """
-        kinds = {name: _column_kind(name, documents) for name in filter_columns}
-        ids = _ids(documents)
-        connection = _connected(uri, storage_options, make=True)
-        subject = f"The table {table_name!r}"
-        with _explained(subject):
-            if _exists(connection, table_name):
-                raise ValueError(f"it already exists in {uri}")
-        vectors = _embedded(documents, embeddings, batch_size, progress)
-        rows = _rows(documents, ids, vectors, _new_schema(kinds, vectors.shape[1]))
-        with _explained(subject):
-            table = connection.create_table(table_name, rows)
-        try:
+        options = dict(text_index or {})
+        lance_table.text_index(**options)  # a wrong one is an error before anything is embedded
+        with lance_table.new_table(
+            documents,
+            embeddings,
+            uri,
+            table_name,
+            filter_columns=filter_columns,
+            batch_size=batch_size,
+            progress=progress,
+            storage_options=storage_options,
+        ) as table:
             retriever = cls(table=table, embeddings=embeddings, **fields)
-            retriever.create_text_index(**(text_index or {}))
-        except BaseException:
-            connection.drop_table(table_name)
-            raise
+            retriever.create_text_index(**options)
         return retriever
 
     def add_documents(
@@ -278,23 +278,15 @@ class LanceRetriever(FixedRetriever):
         Returns:
             The ids of the documents, in their order.
         """
-        schema = self._wait(self._read_schema)
-        if missing := {"id", "text", "vector", "metadata"} - set(schema.names):
-            raise LanceError(
-                f"{self._name} has no column {', '.join(sorted(missing))}, so from_documents did "
-                "not make it. Add rows with LanceDB's own table.add."
-            )
         if self.embeddings is None:
             raise ValueError("add_documents needs embeddings. Give them to the retriever.")
-        ids = _ids(documents)
-        if not documents:
-            return []
-        vectors = _embedded(documents, self.embeddings, batch_size, progress)
-        self._check_dimension(vectors.shape[1], schema)
-        rows = _rows(documents, ids, vectors, schema)
-        insert = self.table.merge_insert("id").when_matched_update_all()
-        self._wait(lambda: insert.when_not_matched_insert_all().execute(rows))
-        return ids
+        return lance_table.add_documents(
+            self._own_table(),
+            documents,
+            self.embeddings,
+            batch_size=batch_size,
+            progress=progress,
+        )
 
     async def aadd_documents(
         self,
@@ -310,11 +302,7 @@ class LanceRetriever(FixedRetriever):
 
     def create_text_index(self, **options: Any) -> None:
         """Make the full-text index, anew if there is one; options are `lancedb.index.FTS`'s."""
-        _lancedb()
-        from lancedb.index import FTS
-
-        config = FTS(**options)
-        self._wait(lambda: self.table.create_index(self.text_column, config=config))
+        lance_table.create_text_index(self._own_table(), self.text_column, **options)
 
     def create_vector_index(self, kind: str = "IvfPq", **options: Any) -> None:
         """Make an index of the vectors for `distance_type`, anew if there is one.
@@ -325,30 +313,20 @@ class LanceRetriever(FixedRetriever):
             kind: A class of `lancedb.index`: `"IvfPq"`, `"IvfFlat"`, `"HnswSq"` and others.
             options: That class's, such as `num_partitions` or `num_sub_vectors`.
         """
-        _lancedb()
-        from lancedb import index
-
-        kinds = [n for n in vars(index) if n.startswith(("Ivf", "Hnsw")) and n[0] != "_"]
-        if kind not in kinds:
-            raise ValueError(f"kind must be one of {', '.join(sorted(kinds))}, got {kind!r}.")
-        config = getattr(index, kind)(distance_type=self.distance_type, **options)
-        self._wait(lambda: self.table.create_index(self.vector_column, config=config))
+        lance_table.create_vector_index(
+            self._own_table(), self.vector_column, self.distance_type, kind, **options
+        )
 
     def unindexed_rows(self) -> dict[str, int]:
         """Return the number of rows that each index does not hold yet, by the index's name."""
-        self._wait(self._read_schema)  # which says whether the table is open
-        found = {}
-        for index in self._wait(self._read_indexes):
-            stats = self._wait(partial(self.table.index_stats, index.name))
-            found[index.name] = int(stats.num_unindexed_rows)
-        return found
+        return lance_table.unindexed_rows(self._own_table())
 
     def update_indexes(self) -> None:
         """Take rows that were added into the indexes, and merge the small files they are in.
 
         Searches go on meanwhile. Of several processes, one should do this.
         """
-        self._wait(lambda: self.table.optimize())
+        lance_table.update_indexes(self._own_table())
 
     def _get_relevant_documents(
         self,
@@ -362,8 +340,9 @@ class LanceRetriever(FixedRetriever):
         narrowed = normal_filter(filter)
         if not check_query(query).strip():
             return []
-        schema = self._wait(self._read_schema)
-        plan = self._plan(schema, self._wait(self._read_indexes), narrowed, count)
+        table = self._own_table()
+        schema, indexes = read_schema(table), ask(table, table.list_indices)
+        plan = self._plan(schema, indexes, narrowed, count)
         legs = {}
         if self.mode != "fts":
             vector = self.embeddings.embed_query(query)  # type: ignore[union-attr]
@@ -384,8 +363,9 @@ class LanceRetriever(FixedRetriever):
         narrowed = normal_filter(filter)
         if not check_query(query).strip():
             return []
-        schema = await self._await(self._read_schema)
-        plan = self._plan(schema, await self._await(self._read_indexes), narrowed, count)
+        table = self._own_table()
+        schema = await aask(table, schema_question(table))
+        plan = self._plan(schema, await aask(table, table.list_indices), narrowed, count)
 
         async def dense() -> Any:
             vector = await self.embeddings.aembed_query(query)  # type: ignore[union-attr]
@@ -411,50 +391,36 @@ class LanceRetriever(FixedRetriever):
 
     @property
     def _name(self) -> str:
-        return f"The table {self.table.name!r}"
+        return name_of(self.table)
 
-    def _read_schema(self) -> Any:
-        self._check_open()
-        schema = self.table.schema
-        return schema() if callable(schema) else schema
-
-    def _read_indexes(self) -> Any:
-        return self.table.list_indices()
-
-    def _wait(self, ask: Callable[[], Any]) -> Any:
-        """Ask the table now; an `AsyncTable` on the event loop that LanceDB runs in a thread."""
-        with _explained(self._name):
-            answer = ask()
-            if not inspect.isawaitable(answer):
-                return answer
-            from lancedb.background_loop import LOOP
-
-            loop: Any = LOOP
-            return loop.run(answer)
-
-    async def _await(self, ask: Callable[[], Any]) -> Any:
-        """Ask the table on the event loop; a `Table` in a thread."""
-        with _explained(self._name):
-            if _is_async(self.table):
-                return await ask()
-            return await run_in_executor(None, ask)
-
-    def _check_open(self) -> None:
+    def _own_table(self) -> Any:
         # The threads of Lance do not outlive a fork, and waiting for one of them never ends.
         if self._process != os.getpid():
             raise LanceError(
                 f"{self._name} was opened before this process was forked, and cannot be used here. "
                 'Open it in each process, or start processes by "spawn" or "forkserver".'
             )
-        # An AsyncTable that is closed does not raise an Exception: its library panics.
-        if callable(is_open := getattr(self.table, "is_open", None)) and not is_open():
-            raise LanceError(f"{self._name} was closed. Open it again with LanceRetriever.open.")
+        return self.table
 
     def _plan(
         self, schema: Any, indexes: Sequence[Any], narrowed: dict[str, Any] | None, count: int
     ) -> _Plan:
         """Check that the table can be searched as it is now, and write the conditions in SQL."""
         kinds = {field.name: field.type for field in schema}
+        reranker = self.reranker
+        if reranker is None and self.mode == "hybrid":
+            from lancedb.rerankers import RRFReranker
+
+            reranker = RRFReranker()
+        self._check_columns(kinds, reranker)
+        self._check_indexes(indexes)
+        asked = self.metadata_columns or []
+        shown = [name for name, kind in kinds.items() if name in asked or not _is_vector(kind)]
+        width = min(count if reranker is None else max(count, self.fetch_k), MOST_ROWS)
+        where = self._conditions(schema, narrowed)
+        return _Plan(schema, shown, self._metadata_names(kinds, shown), where, reranker, width)
+
+    def _check_columns(self, kinds: dict[str, Any], reranker: Any) -> None:
         needed = [self.text_column, *(self.metadata_columns or [])]
         needed += [self.vector_column] if self.mode != "fts" else []
         if missing := [name for name in needed if name not in kinds]:
@@ -462,6 +428,16 @@ class LanceRetriever(FixedRetriever):
                 f"{self._name} has no column {', '.join(map(repr, missing))}; its columns are "
                 f"{', '.join(kinds)}. Name them with text_column, vector_column, metadata_columns."
             )
+        written = {"_rowid"} | ({"_distance"} if self.mode != "fts" else set())
+        written |= {"_score"} if self.mode != "vector" else set()
+        written |= {"_relevance_score"} if reranker is not None else set()
+        if taken := sorted(written & set(kinds)):
+            raise LanceError(
+                f"{self._name} has a column {', '.join(taken)} of its own, where LanceDB writes "
+                "what a search finds. Rename it: table.alter_columns."
+            )
+
+    def _check_indexes(self, indexes: Sequence[Any]) -> None:
         for index in indexes:
             if self.mode != "fts" and list(index.columns) == [self.vector_column]:
                 self._check_distance(index)
@@ -471,30 +447,26 @@ class LanceRetriever(FixedRetriever):
                 f"{self._name} has no full-text index on {self.text_column!r}. Make it once with "
                 'create_text_index(), or search with mode="vector".'
             )
-        shown = [name for name, kind in kinds.items() if not _is_vector(kind)]
-        struct = kinds.get(self.metadata_column)
-        filters = [narrowed]
+
+    def _conditions(self, schema: Any, narrowed: dict[str, Any] | None) -> str:
+        """Write `where` and the filter of a call as SQL; a row has to meet both."""
         conditions = []
+        filters = [narrowed]
         if isinstance(self._own, str):
             conditions.append(f"({self._own}\n)")  # the line ends a comment in it
         else:
             filters.append(self._own)
         written = [lance_filter(part, schema, self.metadata_column) for part in filters]
         conditions += [f"({sql})" for sql in written if sql is not None]
-        if self.metadata_columns is not None:
-            metadata = self.metadata_columns
-        elif struct is not None and _is_metadata(struct):
-            metadata = []
-        else:
-            own = (self.id_column, self.text_column)
-            metadata = [name for name in shown if name not in own]
-        reranker = self.reranker
-        if reranker is None and self.mode == "hybrid":
-            from lancedb.rerankers import RRFReranker
+        return " AND ".join(conditions)
 
-            reranker = RRFReranker()
-        width = min(count if reranker is None else max(count, self.fetch_k), MOST_ROWS)
-        return _Plan(schema, shown, metadata, " AND ".join(conditions), reranker, width)
+    def _metadata_names(self, kinds: dict[str, Any], shown: list[str]) -> list[str]:
+        """Return the columns that become metadata; none where it is in `metadata_column`."""
+        if self.metadata_columns is not None:
+            return self.metadata_columns
+        if self.metadata_column in kinds and _is_metadata(kinds[self.metadata_column]):
+            return []
+        return [name for name in shown if name not in (self.id_column, self.text_column)]
 
     def _check_distance(self, index: Any) -> None:
         kind = str((getattr(index, "index_details", None) or {}).get("metric_type", "")).lower()
@@ -505,22 +477,14 @@ class LanceRetriever(FixedRetriever):
                 f'distance_type="{kind}", or exact=True to compare with every vector.'
             )
 
-    def _check_dimension(self, dimension: int, schema: Any) -> None:
-        size = getattr(schema.field(self.vector_column).type, "list_size", dimension)
-        if size != dimension:
-            raise ValueError(
-                f"A vector has {dimension} dimensions and the column {self.vector_column!r} has "
-                f"{size}. Embed with the model that embedded the rows."
-            )
-
     def _vector_search(self, vector: Sequence[float], plan: _Plan) -> _Search:
         numbers = [float(number) for number in vector]
         if not numbers or not all(map(math.isfinite, numbers)):
             raise ValueError(f"A query vector must be finite numbers, got {vector!r:.80}.")
-        self._check_dimension(len(numbers), plan.schema)
+        check_dimension(len(numbers), plan.schema, self.vector_column)
 
         def search(limit: int) -> Any:
-            if _is_async(self.table):
+            if is_async(self.table):
                 found = self.table.query().nearest_to(numbers).column(self.vector_column)
             else:
                 found = self.table.search(
@@ -545,7 +509,7 @@ class LanceRetriever(FixedRetriever):
         words = match(query, self.text_column)
 
         def search(limit: int) -> Any:
-            if _is_async(self.table):
+            if is_async(self.table):
                 found = self.table.query().nearest_to_text(words)
             else:
                 found = self.table.search(words, query_type="fts")
@@ -555,7 +519,7 @@ class LanceRetriever(FixedRetriever):
 
     def _finished(self, found: Any, plan: _Plan, limit: int, score: str) -> Any:
         found = found.limit(limit).select([*plan.shown, score])
-        found = found.with_row_id() if _is_async(self.table) else found.with_row_id(True)
+        found = found.with_row_id() if is_async(self.table) else found.with_row_id(True)
         return (found.where(plan.where) if plan.where else found).to_arrow()
 
     def _leg(self, plan: _Plan, search: _Search) -> Any:
@@ -563,7 +527,7 @@ class LanceRetriever(FixedRetriever):
         # One more than needed shows whether the last place is tied; see DenseRetriever.
         limit = plan.width + 1
         while True:
-            rows = self._wait(partial(search.run, limit))
+            rows = ask(self.table, partial(search.run, limit))
             if not search.cuts_a_tie(rows, plan.width, limit):
                 return search.ordered(rows).slice(0, plan.width)
             limit *= 2
@@ -571,7 +535,7 @@ class LanceRetriever(FixedRetriever):
     async def _aleg(self, plan: _Plan, search: _Search) -> Any:
         limit = plan.width + 1
         while True:
-            rows = await self._await(partial(search.run, limit))
+            rows = await aask(self.table, partial(search.run, limit))
             if not search.cuts_a_tie(rows, plan.width, limit):
                 return search.ordered(rows).slice(0, plan.width)
             limit *= 2
@@ -593,12 +557,12 @@ class LanceRetriever(FixedRetriever):
                     write_score(documents[number], "bm25_score", row["_score"], leg)
         if plan.reranker is None or not documents:
             return list(documents.values())
-        ranked = []
+        # By id: a row that another process replaced between the two searches was found as two.
+        ranked: dict[str | int, Document] = {}
         for number, score in _reranked(plan.reranker, query, legs):
-            ranked.append(write_score(documents[number], "relevance_score", score))
-        # A row that another process replaced between the two searches was found as two.
-        seen: set[str] = set()
-        return [d for d in ranked if d.id is None or not (d.id in seen or seen.add(d.id))]  # type: ignore[func-returns-value]
+            document = write_score(documents[number], "relevance_score", score)
+            ranked.setdefault(document.id or number, document)
+        return list(ranked.values())
 
     def _document(self, row: dict[str, Any], plan: _Plan) -> Document:
         metadata: dict[str, Any] = {}
@@ -643,82 +607,6 @@ class _Search:
         return rows.sort_by([(self.column, order), ("_rowid", "ascending")])
 
 
-def _lancedb() -> Any:
-    try:
-        import lancedb
-    except ModuleNotFoundError as error:
-        if error.name != "lancedb":
-            raise
-        raise ImportError("LanceRetriever needs LanceDB. Install it: uv add lancedb.") from None
-    return lancedb
-
-
-def _arrow() -> Any:
-    import pyarrow  # type: ignore[import-untyped]
-
-    return pyarrow
-
-
-def _connected(
-    uri: str | os.PathLike[str], storage_options: dict[str, str] | None, make: bool = False
-) -> Any:
-    # Resolved: LanceDB takes a folder whose name begins with "db" for an address of its cloud.
-    address = str(uri) if "://" in str(uri) else os.path.abspath(os.path.expanduser(uri))
-    if "://" not in address and not make and not os.path.isdir(address):
-        # LanceDB would make the folder.
-        raise LanceError(f"There is no folder {uri}. Check the path, or make it by from_documents.")
-    with _explained(f"The database {uri}"):
-        return _lancedb().connect(
-            address, read_consistency_interval=timedelta(0), storage_options=storage_options
-        )
-
-
-def _exists(connection: Any, table_name: str) -> bool:
-    try:
-        connection.open_table(table_name)
-    except ValueError as error:
-        if "not found" in str(error):
-            return False
-        raise
-    return True
-
-
-def _is_async(table: Any) -> bool:
-    return isinstance(table, _lancedb().AsyncTable)
-
-
-_ADVICE = {
-    r"\.lance/(_indices|data)/": "Its files may be damaged: restore them, or make the table anew.",
-    r"already exists": "Add to it with add_documents, or drop it first: connection.drop_table.",
-    r"was not found|Not found|No such file": (
-        "Check the folder and the name of the table; it may have been dropped meanwhile."
-    ),
-    r"(?i)no field named|filter|parsing|sql": (
-        "Check the SQL of where: text in single quotes, names of columns with capitals in `…`."
-    ),
-    r"(?i)commit|conflict": "Another process was writing: try again.",
-    r"No space left|Permission|denied|File exists": "Check the disk and the rights to the folder.",
-    r"IO|buffer|sufficient data|decode|corrupt|magic": (
-        "Its files may be damaged: restore them, or make the table anew."
-    ),
-}
-
-
-@contextmanager
-def _explained(subject: str) -> Iterator[None]:
-    """Raise what goes wrong in LanceDB as a `LanceError` with a piece of advice."""
-    try:
-        yield
-    except LanceError:
-        raise
-    except (RuntimeError, ValueError, OSError) as error:
-        # LanceDB's texts go on with the place in its own source.
-        reason = re.sub(r",? /\S+\.rs:\d+:\d+.*", "", str(error), flags=re.DOTALL)
-        reason = " ".join(reason.split())[:300].rstrip(" .,")
-        advice = next((text for words, text in _ADVICE.items() if re.search(words, reason)), "")
-        raise LanceError(f"{subject} could not be used: {reason}. {advice}".rstrip()) from error
-
-
 def _similarity(distance: float, kind: str) -> float:
     return 1 - distance / 2 if kind == "l2" else 1 - distance  # l2 is squared, dot is 1 - a·b
 
@@ -752,12 +640,13 @@ def _reranked(reranker: Any, query: str, legs: dict[str, Any]) -> list[tuple[int
                 "must return rows that it was given, each with a finite number."
             )
         best[number] = max(score, best.get(number, score))
-    return sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))
+    # A reranker's own order stays where it gives equal scores: it may know more than 32 bits hold.
+    return sorted(best.items(), key=lambda pair: -pair[1])
 
 
 def _scaled(rows: Any, column: str) -> Any:
     """Move a column of scores to 0 to 1, as LanceDB does before it asks a reranker."""
-    pa = _arrow()
+    pa = arrow()
 
     values = rows[column].to_pylist()
     low, high = min(values, default=0.0), max(values, default=0.0)
@@ -767,7 +656,7 @@ def _scaled(rows: Any, column: str) -> Any:
 
 
 def _is_vector(kind: Any) -> bool:
-    pa = _arrow()
+    pa = arrow()
 
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return True
@@ -781,13 +670,13 @@ def _is_vector(kind: Any) -> bool:
 
 
 def _is_metadata(kind: Any) -> bool:
-    pa = _arrow()
+    pa = arrow()
 
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_struct(kind))
 
 
 def _is_struct(kind: Any) -> bool:
-    pa = _arrow()
+    pa = arrow()
 
     return bool(pa.types.is_struct(kind))
 
@@ -819,136 +708,3 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(name): _json_value(item) for name, item in value.items()}
     return str(value)
-
-
-def _ids(documents: Sequence[Document]) -> list[str]:
-    ids = [document.id or str(uuid.uuid4()) for document in documents]
-    if len(set(ids)) < len(ids):
-        seen: set[str] = set()
-        twice = next(id for id in ids if id in seen or seen.add(id))  # type: ignore[func-returns-value]
-        raise ValueError(f"Two documents have the id {twice!r}. Ids must differ.")
-    return ids
-
-
-def _embedded(
-    documents: Sequence[Document],
-    embeddings: Embeddings,
-    batch_size: int,
-    progress: Progress | None,
-) -> Any:
-    """Return the vectors of the documents, an array of the shape (documents, dimensions)."""
-    import numpy as np
-
-    check_count("batch_size", batch_size, 1)
-    texts = [document.page_content for document in documents]
-    if not texts:  # only a vector says how long vectors are
-        return np.empty((0, len(embeddings.embed_query("dimension"))), dtype=np.float32)
-    batches: list[Any] = []
-    for start in range(0, len(texts), batch_size):
-        batch = texts[start : start + batch_size]
-        try:
-            with np.errstate(over="ignore"):  # what is too large is not finite, and refused
-                vectors: Any = np.array(embeddings.embed_documents(batch), dtype=np.float32)
-        except (TypeError, ValueError) as error:
-            add_note(error, "Raised for what the embeddings returned for a batch of texts.")
-            raise
-        same = not batches or vectors.shape[1:] == batches[0].shape[1:]
-        if vectors.ndim != 2 or len(vectors) != len(batch) or not same:
-            raise ValueError(
-                f"{type(embeddings).__name__} returned vectors of the shape {vectors.shape} for "
-                f"{len(batch)} texts. It must return one for each text, all of one length."
-            )
-        if not np.isfinite(vectors).all():
-            raise ValueError(f"{type(embeddings).__name__} returned numbers that are not finite.")
-        batches.append(vectors)
-        if progress is not None:
-            progress(start + len(batch), len(texts))
-    return np.concatenate(batches)
-
-
-def _column_kind(name: str, documents: Sequence[Document]) -> Any:
-    """Return the Arrow type of a metadata key that is to be a column."""
-    pa = _arrow()
-
-    if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name in _OWN_COLUMNS:
-        raise ValueError(
-            f"filter_columns cannot hold {name!r}: a name is letters, digits and _, begins with a "
-            f"letter, and is none of {', '.join(_OWN_COLUMNS)}."
-        )
-    kinds = {type(document.metadata.get(name)) for document in documents} - {type(None)}
-    for known, arrow in ((str, pa.string()), (bool, pa.bool_()), (int, pa.int64())):
-        if kinds == {known}:
-            return arrow
-    if kinds in ({float}, {int, float}):
-        return pa.float64()
-    found = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none at all"
-    raise ValueError(
-        f"filter_columns cannot hold {name!r}, whose values are {found}. They must be all strings, "
-        "all numbers or all truth values."
-    )
-
-
-_OWN_COLUMNS = ("id", "text", "vector", "metadata")
-
-
-def _new_schema(kinds: Mapping[str, Any], dimension: int) -> Any:
-    pa = _arrow()
-
-    return pa.schema(
-        [
-            pa.field("id", pa.string(), nullable=False),
-            pa.field("text", pa.string()),
-            pa.field("vector", pa.list_(pa.float32(), dimension)),
-            pa.field("metadata", pa.string()),
-            *(pa.field(name, kind) for name, kind in kinds.items()),
-        ]
-    )
-
-
-def _rows(documents: Sequence[Document], ids: list[str], vectors: Any, schema: Any) -> Any:
-    """Return the documents as an Arrow table of the schema."""
-    pa = _arrow()
-
-    columns: dict[str, Any] = {"id": ids, "text": [d.page_content for d in documents]}
-    columns["metadata"] = [_metadata_line(document) for document in documents]
-    arrays = []
-    for field in schema:
-        if field.name == "vector":
-            flat = pa.array(vectors.ravel(), type=pa.float32())
-            arrays.append(pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
-            continue
-        values = columns.get(field.name)
-        if values is None:
-            values = [document.metadata.get(field.name) for document in documents]
-            _check_values(field, values)
-        try:
-            arrays.append(pa.array(values, type=field.type))
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"The column {field.name!r} of the type {field.type} cannot hold what the "
-                f"documents have: {error}."
-            ) from error
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _check_values(field: Any, values: Sequence[Any]) -> None:
-    allowed: dict[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,)}
-    allowed["float"] = (int, float)
-    kinds = allowed.get(column_kind(field.type), (object,))
-    for value in values:
-        wrong = value is not None and type(value) not in kinds and object not in kinds
-        if wrong or (isinstance(value, int) and kinds == (int, float) and float(value) != value):
-            raise ValueError(
-                f"The column {field.name!r} of the type {field.type} cannot hold the metadata "
-                f"{value!r:.60}. Write it in the type that the other documents have."
-            )
-
-
-def _metadata_line(document: Document) -> str:
-    try:
-        return json.dumps(document.metadata, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(
-            f"The metadata of the document {document.id!r} is not JSON: {error}. Turn dates into "
-            "strings, and leave out what is not data."
-        ) from error

@@ -35,7 +35,8 @@ def lance_filter(filter: Any, schema: Any, metadata_column: str = "metadata") ->
     return None if clause is None else _sql(clause, _filter_fields(kinds, metadata_column))
 
 
-def _arrow() -> Any:
+def arrow() -> Any:
+    """Return the package `pyarrow`, which is imported when it is first needed."""
     import pyarrow  # type: ignore[import-untyped]
 
     return pyarrow
@@ -48,7 +49,7 @@ def _filter_fields(kinds: Mapping[str, Any], metadata_column: str) -> Fields:
     """Return what a filter can ask for: SQL and kind of value, by the metadata key."""
     found: Fields = {}
     struct = kinds.get(metadata_column)
-    if struct is not None and _arrow().types.is_struct(struct):
+    if struct is not None and arrow().types.is_struct(struct):
         inner = f"{_quoted(metadata_column)}."
         found = {f.name: (inner + _quoted(f.name), column_kind(f.type)) for f in struct}
     found |= {name: (_quoted(name), column_kind(kind)) for name, kind in kinds.items()}
@@ -64,7 +65,7 @@ def _quoted(name: str) -> str:
 
 def column_kind(kind: Any) -> str:
     """Return what a column of an Arrow type holds: str, bool, int or float, or another word."""
-    types = _arrow().types
+    types = arrow().types
     if types.is_string(kind) or types.is_large_string(kind):
         return "str"
     if types.is_boolean(kind):
