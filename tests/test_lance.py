@@ -820,7 +820,17 @@ def test_what_cannot_be_is_said_before_anything_is_embedded(tmp_path: Path) -> N
         LanceRetriever.from_documents(BIRDS, model, tmp_path, text_index={"langage": "French"})
     with pytest.raises(TypeError, match=r"Write \['year'\]"):
         LanceRetriever.from_documents(BIRDS, model, tmp_path, filter_columns="year")
+    with pytest.raises(TypeError, match="must hold Documents, got str"):
+        LanceRetriever.from_documents(["red kite"], model, tmp_path)  # type: ignore[list-item]
     assert model.calls == 0
+
+
+def test_documents_may_come_one_by_one(tmp_path: Path) -> None:
+    with new_table(iter(BIRDS), Given(), tmp_path, filter_columns=["year"]) as table:  # type: ignore[arg-type]
+        create_text_index(table)
+    retriever = LanceRetriever(table=table, embeddings=Given(), k=1)
+    retriever.add_documents(iter([doc("green swan 1 1", "s")]))  # type: ignore[arg-type]
+    assert ids(retriever.invoke("swan", filter={"year": {"$ne": 2020}})) == ["s"]
 
 
 def test_a_new_table_is_dropped_if_the_work_on_it_fails(tmp_path: Path) -> None:
@@ -1176,11 +1186,15 @@ def test_wrong_objects_and_fields_are_refused(aviary: Path) -> None:
 
 def test_a_query_vector_that_is_not_finite_is_refused(aviary: Path) -> None:
     class Broken(Given):
-        def embed_query(self, text: str) -> list[float]:
-            return [math.nan, 0.0]
+        returned: Any = None
 
-    with pytest.raises(ValueError, match="finite numbers"):
-        LanceRetriever.open(aviary, "birds", Broken()).invoke("kite")
+        def embed_query(self, text: str) -> list[float]:
+            return self.returned  # type: ignore[no-any-return]
+
+    model = Broken()
+    for model.returned in ([math.nan, 0.0], [], None, ["a", "b"]):
+        with pytest.raises(ValueError, match="Broken must return finite numbers"):
+            LanceRetriever.open(aviary, "birds", model).invoke("kite")
 
 
 def test_errors_of_the_model_pass_as_they_are(aviary: Path) -> None:

@@ -107,7 +107,7 @@ class LanceRetriever(FixedRetriever):
         ValueError: For `k` < 1; a filter that cannot be read, or asks for a column that is not
             there; a vector of another dimension than the column's, or not finite.
         LanceError: If the table is closed, gone or damaged, lacks a column or the full-text index,
-            or has a vector index for another distance.
+            has a vector index for another distance, or a column where LanceDB writes scores.
     """
 
     model_config = ConfigDict(
@@ -478,9 +478,15 @@ class LanceRetriever(FixedRetriever):
             )
 
     def _vector_search(self, vector: Sequence[float], plan: _Plan) -> _Search:
-        numbers = [float(number) for number in vector]
+        try:
+            numbers = [float(number) for number in vector]
+        except (TypeError, ValueError):
+            numbers = []
         if not numbers or not all(map(math.isfinite, numbers)):
-            raise ValueError(f"A query vector must be finite numbers, got {vector!r:.80}.")
+            raise ValueError(
+                f"{type(self.embeddings).__name__} must return finite numbers as the vector of a "
+                f"query, it returned {vector!r:.80}."
+            )
         check_dimension(len(numbers), plan.schema, self.vector_column)
 
         def search(limit: int) -> Any:

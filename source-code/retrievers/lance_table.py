@@ -8,7 +8,7 @@ import os
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -63,7 +63,7 @@ def new_table(
         The `lancedb.Table`.
 
     Raises:
-        TypeError: If `filter_columns` is one string.
+        TypeError: If `filter_columns` is one string, or `documents` holds something else.
         ValueError: If two documents have one id; metadata is not JSON; a filter column cannot be
             made; the model returns no vectors of one length.
         LanceError: If the table exists already, or cannot be written.
@@ -73,6 +73,7 @@ def new_table(
             f"filter_columns must be a list of names, got {filter_columns!r}. Write "
             f"[{filter_columns!r}]."
         )
+    documents = _listed(documents)
     kinds = {name: _new_kind(name, documents) for name in filter_columns}
     ids = _ids(documents)
     connection = _connected(uri, storage_options, make=True)
@@ -141,6 +142,7 @@ def add_documents(
             f"{name_of(table)} has no column {', '.join(sorted(missing))}, so from_documents did "
             "not make it. Add rows with LanceDB's own table.add."
         )
+    documents = _listed(documents)
     ids = _ids(documents)
     if not documents:
         return []
@@ -328,7 +330,7 @@ def explained(subject: str) -> Iterator[None]:
 def _check_open(table: Any) -> None:
     # An AsyncTable that is closed does not raise an Exception: its library panics.
     if callable(is_open := getattr(table, "is_open", None)) and not is_open():
-        raise LanceError(f"{name_of(table)} was closed. Open it again with LanceRetriever.open.")
+        raise LanceError(f"{name_of(table)} was closed. Open it again.")
 
 
 def _connected(
@@ -353,6 +355,17 @@ def _exists(connection: Any, table_name: str) -> bool:
             return False
         raise
     return True
+
+
+def _listed(documents: Iterable[Document]) -> list[Document]:
+    listed = list(documents)
+    for document in listed:
+        if not isinstance(document, Document):
+            raise TypeError(
+                f"documents must hold Documents, got {type(document).__name__}. Wrap a text: "
+                "Document(page_content=text)."
+            )
+    return listed
 
 
 def _ids(documents: Sequence[Document]) -> list[str]:
