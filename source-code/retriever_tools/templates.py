@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import lru_cache
 
 from .template_tokens import MAX_TEMPLATE, Language, TemplateError, Token, shorten, tokenize
 
@@ -53,6 +54,13 @@ def check_cypher(template: str) -> set[str]:
             that makes a value of any size out of a number, which a request's parameter may be.
         TypeError: If it is not a string.
     """
+    if not isinstance(template, str):
+        tokenize(template, "cypher")  # says what was given instead
+    return set(_cypher_parameters(template))
+
+
+@lru_cache(maxsize=256)  # a tool's run asks three times, and each takes as long as a small search
+def _cypher_parameters(template: str) -> frozenset[str]:
     tokens = tokenize(template, "cypher")
     _check_to_json(template)
     if tokens and tokens[-1].kind == ";":
@@ -60,7 +68,7 @@ def check_cypher(template: str) -> set[str]:
     _check_words(tokens, "cypher", _CYPHER_REFUSED, _CYPHER_FUNCTIONS)
     _check_order(tokens)
     _check_first(tokens, _CYPHER_FIRST)
-    return _parameters(tokens, "$nodes")
+    return frozenset(_parameters(tokens, "$nodes"))
 
 
 def check_aql(template: str) -> set[str]:
