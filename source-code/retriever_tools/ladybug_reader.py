@@ -195,7 +195,9 @@ class _Opened:
     def connect(self, timeout: float | None) -> ladybug.Connection:
         import ladybug
 
-        connection = ladybug.Connection(self.database)
+        # A tool's query is short: dealing it out to threads takes longer than it saves, and takes
+        # the cores from the other tools of a request.
+        connection = ladybug.Connection(self.database, num_threads=1)
         if timeout is not None:
             connection.set_query_timeout(max(1, int(timeout * 1000)))
         return connection
