@@ -1127,3 +1127,14 @@ def wait(child: int) -> int:
 
 def exit_code(work: Callable[[], None]) -> int:
     return wait(start(work))
+
+
+def test_another_engine_can_be_loaded_after_it(path: Path):
+    pytest.importorskip("xllamacpp", reason="needs the extra llm")
+    script = (
+        "import sys; from retriever_tools import LadybugStore; "
+        "LadybugStore(sys.argv[1]).close(); import xllamacpp; print('both')"
+    )
+    command = [sys.executable, "-c", script, str(path)]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.stdout == "both\n", ran.stderr

@@ -210,6 +210,11 @@ def open_file(path: Path, *, read_only: bool, shown: str | None = None) -> ladyb
     """
     import ladybug
 
+    # Loaded by ladybug itself, its symbols would be open to every library that is loaded later, and
+    # xllamacpp, calling those in place of its own, would abort the process.
+    with suppress(ImportError):
+        import ladybug._lbug
+
     name = shown or path.name
     if read_only and path.is_file() and path.stat().st_size == 0:
         raise UnreadableError(f"{name} is empty, not a ladybug database. {_AGAIN}")
