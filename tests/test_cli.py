@@ -674,7 +674,7 @@ def test_what_the_system_says_is_passed_on_without_its_number(
     given = ("--data", str(notes), "--questions", str(labelled), "--pattern", "naive")
     code, _, err = rag("evaluate", *given)
     assert code == 1
-    assert "cannot be used (File exists). Delete that file" in err
+    assert "cannot be made or used (File exists). Set RAG_CACHE to a folder" in err
 
 
 def test_runs_with_a_question_that_a_run_file_cannot_hold_say_what_to_change(
