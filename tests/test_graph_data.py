@@ -34,6 +34,7 @@ from ragbook.graph_data import (
     knowledge_rows,
 )
 from ragbook.profiles import EmbeddedProfile
+from retriever_tools import graph_rows
 from retriever_tools.checksums import checksum_file, record
 from retriever_tools.ladybug_store import LadybugStore
 from retriever_tools.retriever import ToolRetriever
@@ -286,7 +287,7 @@ def test_a_text_without_entities_is_still_a_graph(folder: Path) -> None:
 def test_how_far_a_long_embedding_is_is_told(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_data, "TOLD", 2)
+    monkeypatch.setattr(graph_rows, "TOLD", 2)
     said: list[str] = []
     build_from_folder(tmp_path / "graph.lbug", folder, FAKE, said.append)
     assert said == [

@@ -7,9 +7,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,18 +17,21 @@ from langchain_core.embeddings import Embeddings
 from ragbook.corpus import CorpusError, default_data_folder, load_passages, text_files
 from ragbook.embedding_cache import cache_folder, cached_embeddings
 from ragbook.knowledge_graph import Edge, KnowledgeGraph, build_knowledge_graph
+from retriever_tools.graph_rows import (
+    EdgeTable,
+    GraphRows,
+    NodeTable,
+    Progress,
+    tell,
+    with_vectors,
+    write_rows,
+)
 
 if TYPE_CHECKING:
     from ragbook.profiles import Profile
     from retriever_tools.ladybug_store import LadybugStore
 
 logger = logging.getLogger(__name__)
-
-Progress = Callable[[str], None]
-"""Told in a few words what is being done."""
-
-TOLD = 1000
-"""Texts that are embedded between one word on how far it is and the next."""
 
 KEPT = 7 * 24 * 3600
 """Seconds that a graph which is out of date is kept, as a service that was started with it runs on
@@ -40,50 +41,6 @@ _RULES = (
     *("entities.py", "entity_names.py", "entity_terms.py", "entity_words.py"),
     *("communities.py", "graph_data.py", "knowledge_graph.py"),
 )
-
-
-@dataclass(frozen=True)
-class NodeTable:
-    """A table of nodes.
-
-    Args:
-        name: Such as `Entities`.
-        fields: The type of each field, in the words of Cypher; `id`, a STRING, is the key.
-        rows: The nodes. Vectors are lists of floats.
-        embedded: What stands for each row in the search by meaning; none if it has no vectors.
-    """
-
-    name: str
-    fields: dict[str, str]
-    rows: list[dict[str, Any]]
-    embedded: list[str] | None = None
-
-
-@dataclass(frozen=True)
-class EdgeTable:
-    """A table of relationships.
-
-    Args:
-        name: Such as `MENTIONED_IN`.
-        source: The table of nodes that they go from.
-        target: The table of nodes that they go to.
-        fields: The type of each field.
-        rows: The relationships, with the ids of their ends as `from` and `to`.
-    """
-
-    name: str
-    source: str
-    target: str
-    fields: dict[str, str]
-    rows: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class GraphRows:
-    """Everything that is written into a graph database."""
-
-    nodes: list[NodeTable]
-    edges: list[EdgeTable]
 
 
 def knowledge_rows(folder: Path) -> GraphRows:
@@ -143,7 +100,7 @@ def build_example(
         embeddings: Embed chunks, entities, communities and tickets.
         progress: Told what is being done.
     """
-    _tell(progress, "Finding entities and their relations")
+    tell(progress, "Finding entities and their relations")
     write_graph(store_path, example_rows(), embeddings, progress)
 
 
@@ -156,7 +113,7 @@ def build_from_folder(
         CorpusError: If the folder is not there or holds no text.
     """
     passages = load_passages(folder)  # before anything is said to be done
-    _tell(progress, "Finding entities and their relations")
+    tell(progress, "Finding entities and their relations")
     write_graph(store_path, _rows_of(passages), embeddings, progress)
 
 
@@ -212,25 +169,10 @@ def write_graph(
     """Embed what is to be embedded, and write rows into a database file, wholly or not at all."""
     from retriever_tools.graph_writer import GraphWriter
 
-    texts = [text for table in rows.nodes for text in table.embedded or []]
-    _tell(progress, f"Embedding {len(texts):,} text{'s' * (len(texts) != 1)}")
-    embedded: list[list[float]] = []
-    for start in range(0, len(texts), TOLD):
-        if start:
-            _tell(progress, f"Embedded {start:,} of {len(texts):,} texts")
-        embedded += embeddings.embed_documents(texts[start : start + TOLD])
-    vectors = iter(embedded)
-    vector = {"embedding": f"FLOAT[{len(embedded[0])}]"} if embedded else {}
-    _tell(progress, "Writing the graph")
+    filled = with_vectors(rows, embeddings, progress)
+    tell(progress, "Writing the graph")
     with GraphWriter(store_path) as graph:
-        for table in rows.nodes:
-            if table.embedded is None:
-                graph.nodes(table.name, table.fields, table.rows)
-            else:
-                filled = [row | {"embedding": next(vectors)} for row in table.rows]
-                graph.nodes(table.name, table.fields | vector, filled)
-        for edge in rows.edges:
-            graph.relationships(edge.name, edge.source, edge.target, edge.fields, edge.rows)
+        write_rows(graph, filled)
 
 
 def _opened(profile: Profile, folder: Path | None, progress: Progress | None) -> LadybugStore:
@@ -244,7 +186,7 @@ def _opened(profile: Profile, folder: Path | None, progress: Progress | None) ->
         return store
     if path.exists():
         told = "The graph in the cache is damaged, so it is built again; tools added to it are lost"
-        _tell(progress, told)
+        tell(progress, told)
     remove_abandoned(path.parent, r"(?:example|folder)-[0-9a-f-]+\.lbug")
     embeddings = cached_embeddings(profile, progress=progress is not None)
     new = draft(path)
@@ -414,8 +356,3 @@ def _read(path: Path) -> bytes:
             f"{path} cannot be read: {error.strerror or error}. The book's example needs the whole "
             "data folder of the repository; for a graph of your own texts, name their folder."
         ) from error
-
-
-def _tell(progress: Progress | None, text: str) -> None:
-    if progress is not None:
-        progress(text)

@@ -407,7 +407,7 @@ def _fill_arango(url: str, name: str | None, data: Path | None, embeddings: Embe
     from retriever_tools.arango_writer import fill_arango
 
     with closing(arango_store(url, name)) as store:
-        rows: Any = example_rows() if data is None else knowledge_rows(data)
+        rows = example_rows() if data is None else knowledge_rows(data)
         names = [table.name for table in (*rows.nodes, *rows.edges)]
         if taken := [each for each in names if store.has_collection(each)]:
             raise ToolsError(

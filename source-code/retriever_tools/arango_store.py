@@ -22,15 +22,13 @@ from .arango_indexes import ANALYZER, ArangoIndexes, index_name, view_name
 from .arango_query import ArangoQueries, warned
 from .store import (
     PARTITION_FIELD,
+    TOOLS,
     FieldError,
     MissingIndexesError,
     StoreError,
     node_document,
 )
 from .tool import SearchMode
-
-TOOLS = "Tools"
-"""The collection of the tool documents."""
 
 # No ANALYZER() here: with a search-alias view the analyzer follows from the index.
 # https://docs.arango.ai/arangodb/stable/aql/functions/arangosearch/

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from langchain_core.embeddings import Embeddings
 
 from .arango_store import ArangoStore
+from .graph_rows import GraphRows, with_vectors, write_rows
 from .store import StoreError
 
 BATCH_ROWS = 500
@@ -23,38 +24,7 @@ _KEY_SIGNS = "_-:.@()+,=;$!*'"
 _MAX_KEY = 254
 
 
-class Nodes(Protocol):
-    """A table of nodes, as `ragbook.graph_data` has them; `embedded` is a text for each row."""
-
-    name: str
-    fields: dict[str, str]
-    rows: list[dict[str, Any]]
-    embedded: list[str] | None
-
-
-class Edges(Protocol):
-    """A table of relationships, with `from` and `to` in its rows."""
-
-    name: str
-    source: str
-    target: str
-    fields: dict[str, str]
-    rows: list[dict[str, Any]]
-
-
-class Graph(Protocol):
-    """What is written into a database."""
-
-    @property
-    def nodes(self) -> Sequence[Nodes]:
-        """The tables of nodes."""
-
-    @property
-    def edges(self) -> Sequence[Edges]:
-        """The tables of relationships."""
-
-
-def fill_arango(store: ArangoStore, rows: Graph, embeddings: Embeddings) -> dict[str, int]:
+def fill_arango(store: ArangoStore, rows: GraphRows, embeddings: Embeddings) -> dict[str, int]:
     """Write a graph into a database of a server, with vectors where it has texts for them.
 
         fill_arango(store, ragbook.graph_data.example_rows(), embeddings)
@@ -70,22 +40,7 @@ def fill_arango(store: ArangoStore, rows: Graph, embeddings: Embeddings) -> dict
     Raises:
         StoreError: If a row does not fit, or the database refuses it.
     """
-    writer = ArangoWriter(store)
-    written = {}
-    for table in rows.nodes:
-        columns, nodes = table.fields, table.rows
-        if table.embedded is not None:
-            columns = columns | {"embedding": "FLOAT[]"}
-            vectors = embeddings.embed_documents(table.embedded)
-            nodes = [
-                row | {"embedding": vector} for row, vector in zip(nodes, vectors, strict=True)
-            ]
-        written[table.name] = writer.nodes(table.name, columns, nodes)
-    for edge in rows.edges:
-        written[edge.name] = writer.relationships(
-            edge.name, edge.source, edge.target, edge.fields, edge.rows
-        )
-    return written
+    return write_rows(ArangoWriter(store), with_vectors(rows, embeddings))
 
 
 class ArangoWriter:

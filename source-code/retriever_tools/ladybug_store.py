@@ -40,6 +40,7 @@ from .ladybug_reader import LadybugReader, Table
 from .ladybug_values import check_parameters, holds_vectors, json_row
 from .store import (
     PARTITION_FIELD,
+    TOOLS,
     FieldError,
     MissingIndexesError,
     QueryRefusedError,
@@ -49,7 +50,6 @@ from .store import (
 from .templates import TemplateError, check_cypher
 from .tool import SearchMode
 
-TOOLS = "Tools"
 _TEXTS = ("STRING", "STRING[]")
 _VECTORS = re.compile(r"(?:FLOAT|DOUBLE)\[\d*\]")
 

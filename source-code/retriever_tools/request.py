@@ -108,7 +108,7 @@ def answer(
             from .deep import deep_search
 
             return deep_search(
-                request.planned(),
+                request,
                 _everything(request, tools, time_limit),
                 store,
                 _needed(embeddings),
@@ -141,7 +141,7 @@ async def aanswer(
             from .deep import adeep_search
 
             return await adeep_search(
-                request.planned(),
+                request,
                 await asyncio.to_thread(_everything, request, tools, time_limit),
                 store,
                 _needed(embeddings),

@@ -12,6 +12,9 @@ from .tool import SearchMode
 INDEX_PREFIX = "cr_"
 """How the name of everything begins that a tool's run has created, so that it can be removed."""
 
+TOOLS = "Tools"
+"""The collection that tool documents are kept in."""
+
 PARTITION_FIELD = "partition_id"
 """The field that says to which partition a node belongs."""
 
