@@ -76,13 +76,13 @@ def new_table(
     documents = _listed(documents)
     kinds = {name: _new_kind(name, documents) for name in filter_columns}
     ids = _ids(documents)
-    connection = _connected(uri, storage_options, make=True)
+    connection = connected(uri, storage_options, make=True)
     subject = f"The table {table_name!r}"
     with explained(subject):
-        if _exists(connection, table_name):
+        if table_exists(connection, table_name):
             raise ValueError(f"it already exists in {uri}")
-    vectors = _embedded(documents, embeddings, batch_size, progress)
-    rows = _rows(documents, ids, vectors, _new_schema(kinds, vectors.shape[1]))
+    vectors = embedded(documents, embeddings, batch_size, progress)
+    rows = arrow_rows(documents, ids, vectors, table_schema(kinds, vectors.shape[1]))
     with explained(subject):
         table = connection.create_table(table_name, rows)
     try:
@@ -106,7 +106,7 @@ def open_table(
         LanceError: If there is no such table, or it is damaged.
     """
     with explained(f"The table {table_name!r}"):
-        return _connected(uri, storage_options).open_table(table_name)
+        return connected(uri, storage_options).open_table(table_name)
 
 
 def add_documents(
@@ -146,9 +146,9 @@ def add_documents(
     ids = _ids(documents)
     if not documents:
         return []
-    vectors = _embedded(documents, embeddings, batch_size, progress)
+    vectors = embedded(documents, embeddings, batch_size, progress)
     check_dimension(vectors.shape[1], schema, "vector")
-    rows = _rows(documents, ids, vectors, schema)
+    rows = arrow_rows(documents, ids, vectors, schema)
     insert = table.merge_insert("id").when_matched_update_all()
     ask(table, lambda: insert.when_not_matched_insert_all().execute(rows))
     return ids
@@ -295,6 +295,116 @@ def lancedb_package() -> Any:
     return lancedb
 
 
+# What making a table is made of, for those who write one another way
+
+
+def connected(
+    uri: str | os.PathLike[str], storage_options: dict[str, str] | None, make: bool = False
+) -> Any:
+    """Open a database; `make` lets LanceDB make the folder.
+
+    Raises:
+        LanceError: If there is no such folder, or it cannot be used.
+    """
+    # Resolved: LanceDB takes a folder whose name begins with "db" for an address of its cloud.
+    address = str(uri) if "://" in str(uri) else os.path.abspath(os.path.expanduser(uri))
+    if "://" not in address and not make and not os.path.isdir(address):
+        # LanceDB would make the folder.
+        raise LanceError(f"There is no folder {uri}. Check the path, or make it by from_documents.")
+    with explained(f"The database {uri}"):
+        return lancedb_package().connect(
+            address, read_consistency_interval=timedelta(0), storage_options=storage_options
+        )
+
+
+def table_exists(connection: Any, table_name: str) -> bool:
+    """Return whether the database has a table of this name."""
+    try:
+        connection.open_table(table_name)
+    except ValueError as error:
+        if "not found" in str(error):
+            return False
+        raise
+    return True
+
+
+def embedded(
+    documents: Sequence[Document],
+    embeddings: Embeddings,
+    batch_size: int,
+    progress: Progress | None = None,
+) -> Any:
+    """Return the vectors of the documents, an array of the shape (documents, dimensions)."""
+    import numpy as np
+
+    check_count("batch_size", batch_size, 1)
+    texts = [document.page_content for document in documents]
+    if not texts:  # only a vector says how long vectors are
+        return np.empty((0, len(embeddings.embed_query("dimension"))), dtype=np.float32)
+    batches: list[Any] = []
+    for start in range(0, len(texts), batch_size):
+        batch = texts[start : start + batch_size]
+        try:
+            with np.errstate(over="ignore"):  # what is too large is not finite, and refused
+                vectors: Any = np.array(embeddings.embed_documents(batch), dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            add_note(error, "Raised for what the embeddings returned for a batch of texts.")
+            raise
+        same = not batches or vectors.shape[1:] == batches[0].shape[1:]
+        if vectors.ndim != 2 or len(vectors) != len(batch) or not same:
+            raise ValueError(
+                f"{type(embeddings).__name__} returned vectors of the shape {vectors.shape} for "
+                f"{len(batch)} texts. It must return one for each text, all of one length."
+            )
+        if not np.isfinite(vectors).all():
+            raise ValueError(f"{type(embeddings).__name__} returned numbers that are not finite.")
+        batches.append(vectors)
+        if progress is not None:
+            progress(start + len(batch), len(texts))
+    return np.concatenate(batches)
+
+
+def table_schema(kinds: Mapping[str, Any], dimension: int) -> Any:
+    """Return the Arrow schema of a table with filter columns of these Arrow types."""
+    pa = arrow()
+
+    return pa.schema(
+        [
+            pa.field("id", pa.string(), nullable=False),
+            pa.field("text", pa.string()),
+            pa.field("vector", pa.list_(pa.float32(), dimension)),
+            pa.field("metadata", pa.string()),
+            *(pa.field(name, kind) for name, kind in kinds.items()),
+        ]
+    )
+
+
+def arrow_rows(documents: Sequence[Document], ids: list[str], vectors: Any, schema: Any) -> Any:
+    """Return the documents as an Arrow table of the schema."""
+    pa = arrow()
+
+    columns: dict[str, Any] = {"id": ids, "text": [d.page_content for d in documents]}
+    columns["metadata"] = [_metadata_line(document) for document in documents]
+    arrays = []
+    for field in schema:
+        if field.name == "vector":
+            flat = pa.array(vectors.ravel(), type=pa.float32())
+            arrays.append(pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
+            continue
+        values = columns.get(field.name)
+        if values is None:
+            values = [document.metadata.get(field.name) for document in documents]
+            _check_values(field, values)
+        try:
+            arrays.append(pa.array(values, type=field.type))
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"The column {field.name!r} of the type {field.type} cannot hold what the "
+                f"documents have: {error}."
+            ) from error
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
 _ADVICE = {
     r"\.lance/(_indices|data)/": "Its files may be damaged: restore them, or make the table anew.",
     r"already exists": "Add to it with add_documents, or drop it first: connection.drop_table.",
@@ -333,30 +443,6 @@ def _check_open(table: Any) -> None:
         raise LanceError(f"{name_of(table)} was closed. Open it again.")
 
 
-def _connected(
-    uri: str | os.PathLike[str], storage_options: dict[str, str] | None, make: bool = False
-) -> Any:
-    # Resolved: LanceDB takes a folder whose name begins with "db" for an address of its cloud.
-    address = str(uri) if "://" in str(uri) else os.path.abspath(os.path.expanduser(uri))
-    if "://" not in address and not make and not os.path.isdir(address):
-        # LanceDB would make the folder.
-        raise LanceError(f"There is no folder {uri}. Check the path, or make it by from_documents.")
-    with explained(f"The database {uri}"):
-        return lancedb_package().connect(
-            address, read_consistency_interval=timedelta(0), storage_options=storage_options
-        )
-
-
-def _exists(connection: Any, table_name: str) -> bool:
-    try:
-        connection.open_table(table_name)
-    except ValueError as error:
-        if "not found" in str(error):
-            return False
-        raise
-    return True
-
-
 def _listed(documents: Iterable[Document]) -> list[Document]:
     listed = list(documents)
     for document in listed:
@@ -373,42 +459,6 @@ def _ids(documents: Sequence[Document]) -> list[str]:
     if twice := [id for id, count in Counter(ids).items() if count > 1]:
         raise ValueError(f"Two documents have the id {twice[0]!r}. Ids must differ.")
     return ids
-
-
-def _embedded(
-    documents: Sequence[Document],
-    embeddings: Embeddings,
-    batch_size: int,
-    progress: Progress | None,
-) -> Any:
-    """Return the vectors of the documents, an array of the shape (documents, dimensions)."""
-    import numpy as np
-
-    check_count("batch_size", batch_size, 1)
-    texts = [document.page_content for document in documents]
-    if not texts:  # only a vector says how long vectors are
-        return np.empty((0, len(embeddings.embed_query("dimension"))), dtype=np.float32)
-    batches: list[Any] = []
-    for start in range(0, len(texts), batch_size):
-        batch = texts[start : start + batch_size]
-        try:
-            with np.errstate(over="ignore"):  # what is too large is not finite, and refused
-                vectors: Any = np.array(embeddings.embed_documents(batch), dtype=np.float32)
-        except (TypeError, ValueError) as error:
-            add_note(error, "Raised for what the embeddings returned for a batch of texts.")
-            raise
-        same = not batches or vectors.shape[1:] == batches[0].shape[1:]
-        if vectors.ndim != 2 or len(vectors) != len(batch) or not same:
-            raise ValueError(
-                f"{type(embeddings).__name__} returned vectors of the shape {vectors.shape} for "
-                f"{len(batch)} texts. It must return one for each text, all of one length."
-            )
-        if not np.isfinite(vectors).all():
-            raise ValueError(f"{type(embeddings).__name__} returned numbers that are not finite.")
-        batches.append(vectors)
-        if progress is not None:
-            progress(start + len(batch), len(texts))
-    return np.concatenate(batches)
 
 
 def _new_kind(name: str, documents: Sequence[Document]) -> Any:
@@ -431,46 +481,6 @@ def _new_kind(name: str, documents: Sequence[Document]) -> Any:
         f"filter_columns cannot hold {name!r}, whose values are {found}. They must be all strings, "
         "all numbers or all truth values."
     )
-
-
-def _new_schema(kinds: Mapping[str, Any], dimension: int) -> Any:
-    pa = arrow()
-
-    return pa.schema(
-        [
-            pa.field("id", pa.string(), nullable=False),
-            pa.field("text", pa.string()),
-            pa.field("vector", pa.list_(pa.float32(), dimension)),
-            pa.field("metadata", pa.string()),
-            *(pa.field(name, kind) for name, kind in kinds.items()),
-        ]
-    )
-
-
-def _rows(documents: Sequence[Document], ids: list[str], vectors: Any, schema: Any) -> Any:
-    """Return the documents as an Arrow table of the schema."""
-    pa = arrow()
-
-    columns: dict[str, Any] = {"id": ids, "text": [d.page_content for d in documents]}
-    columns["metadata"] = [_metadata_line(document) for document in documents]
-    arrays = []
-    for field in schema:
-        if field.name == "vector":
-            flat = pa.array(vectors.ravel(), type=pa.float32())
-            arrays.append(pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
-            continue
-        values = columns.get(field.name)
-        if values is None:
-            values = [document.metadata.get(field.name) for document in documents]
-            _check_values(field, values)
-        try:
-            arrays.append(pa.array(values, type=field.type))
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"The column {field.name!r} of the type {field.type} cannot hold what the "
-                f"documents have: {error}."
-            ) from error
-    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _check_values(field: Any, values: Sequence[Any]) -> None:
