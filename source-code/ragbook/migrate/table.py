@@ -1,0 +1,254 @@
+"""The table of LangChain's retired names: classes, moves to the core and to their makers."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+OLD_PACKAGES = ("langchain", "langchain_classic", "langchain_community")
+STILL_IN_LANGCHAIN = {
+    "langchain": {"__version__"},
+    "langchain.agents": {"AgentState", "create_agent"},
+    "langchain.chat_models": {"BaseChatModel", "init_chat_model"},
+    "langchain.embeddings": {"Embeddings", "init_embeddings"},
+    "langchain.messages": None,
+    "langchain.rate_limiters": None,
+    "langchain.agents.middleware": None,
+    "langchain.agents.structured_output": None,
+    "langchain.tools": {
+        "BaseTool",
+        "InjectedState",
+        "InjectedStore",
+        "InjectedToolArg",
+        "InjectedToolCallId",
+        "ToolException",
+        "ToolRuntime",
+        "tool",
+    },
+}
+"""What `langchain` 1.x itself has, and may stay as it is; None: all of the module."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a retired class, and what becomes of it."""
+
+    old: str
+    new: str | list[str] | None = None
+    value: str | None = None
+    default: str | None = None
+    drop: bool = False
+    hand: str | None = None
+    note: str = ""
+    page: bool | str = True
+
+    @property
+    def changes(self) -> bool:
+        """Whether a call that gives it is written differently here."""
+        return self.new != self.old or self.drop or bool(self.hand or self.value)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A way to build an object: the constructor (""), or a class method."""
+
+    old: str = ""
+    new: str | None = None
+    positional: Sequence[str] = ()
+    hand: str | None = None
+
+    @property
+    def target(self) -> str:
+        """The class method here, "" for the constructor."""
+        return self.old if self.new is None else self.new
+
+
+@dataclass(frozen=True)
+class Member:
+    """An attribute or method of an object that has another name here, or none."""
+
+    old: str
+    new: str | None = None
+    hand: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Retired:
+    """One retired class; retired.toml explains the fields."""
+
+    name: str
+    modules: Sequence[str]
+    rewrite: bool
+    file: str | None = None
+    replacement: str | None = None
+    by_hand: str = ""
+    here: str = ""
+    section: str = ""
+    differences: Sequence[str] = ()
+    fuse: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
+    calls: Mapping[str, Call] = field(default_factory=dict)
+    members: Mapping[str, Member] = field(default_factory=dict)
+
+    @property
+    def heading(self) -> str:
+        """The heading of its section in book/migration.md."""
+        return self.section or f"From {self.name}"
+
+    @property
+    def identical(self) -> bool:
+        """Whether every call is written here as it was there, but for the class's own name."""
+        same = not any(a.changes or a.default for a in self.arguments.values())
+        return same and not any(c.hand or c.target != c.old for c in self.calls.values())
+
+
+@dataclass(frozen=True)
+class Move:
+    """A name that is the same object in another package, or that its maker publishes now."""
+
+    new_module: str
+    new_name: str
+    maker: bool = False
+    since: str = ""
+    rewrite: bool = True
+
+    @property
+    def package(self) -> str:
+        """The distribution to install."""
+        return self.new_module.partition(".")[0].replace("_", "-")
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A name of an old package that nothing here replaces."""
+
+    advice: str = ""
+
+
+Entry = Retired | Move | Elsewhere
+
+SAME_ARGUMENTS = {
+    "langchain_chroma.Chroma",
+    "langchain_huggingface.HuggingFaceEmbeddings",
+    "langchain_openai.AzureOpenAIEmbeddings",
+    "langchain_openai.ChatOpenAI",
+    "langchain_openai.OpenAIEmbeddings",
+}
+"""Classes of makers that take the arguments of the old class of the same name."""
+
+ADVICE = {
+    "langchain_classic.agents": "langchain 1.x has langchain.agents.create_agent",
+    "langchain_classic.chains": "write it as a chain of runnables: prompt | llm | parser",
+    "langchain_classic.chat_models": "take the chat model from its maker's package",
+    "langchain_classic.embeddings": "take the embeddings from their maker's package",
+    "langchain_classic.llms": "take the model from its maker's package",
+    "langchain_classic.memory": "keep the messages yourself, or use a checkpointer of langgraph",
+    "langchain_classic.storage": "langchain_core.stores has InMemoryStore; others subclass BaseStore",
+    "langchain_community.document_loaders": "read the files with the library that it wraps",
+    "langchain_community.retrievers": "take the retriever from its maker's package",
+    "langchain_community.vectorstores": "take the store from its maker's package",
+}
+"""What to do about a name that nothing here replaces, by the beginning of its module."""
+
+
+@cache
+def _data(name: str) -> dict[str, Any]:
+    return tomllib.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
+
+
+@cache
+def retired() -> dict[str, Retired]:
+    """The retired classes by name, in the order of the table."""
+    rows = {}
+    for row in _data("retired.toml")["class"]:
+        arguments = {a["old"]: Argument(**a) for a in row.pop("argument", [])}
+        calls = {c["old"]: Call(**c) for c in row.pop("call", [])}
+        members = {m["old"]: Member(**m) for m in row.pop("member", [])}
+        rows[row["name"]] = Retired(
+            **row, arguments=arguments, calls={"": Call(), **calls}, members=members
+        )
+    return rows
+
+
+def history() -> list[dict[str, str]]:
+    """What happened to the packages, when, and where that is written."""
+    found: list[dict[str, str]] = _data("retired.toml")["history"]
+    return found
+
+
+def package_facts(package: str) -> dict[str, str]:
+    """What happened to an old package, and since which version of it."""
+    facts: dict[str, str] = _data("retired.toml")["package"][package]
+    return facts
+
+
+@cache
+def names() -> dict[tuple[str, str], Retired | Move]:
+    """Everything in the table, by today's module and name."""
+    found: dict[tuple[str, str], Retired | Move] = {}
+    for module, targets in _data("moves.toml")["core"].items():
+        for new_module, listed in targets.items():
+            for item in listed:
+                old, _, new = item.partition(" = ")
+                found[module, old] = Move(new_module, new or old)
+    for old, row in _data("moves.toml")["makers"].items():
+        new_module, _, new = row["new"].rpartition(".")
+        same = old.rpartition(".")[2] == new and row["new"] in SAME_ARGUMENTS
+        move = Move(new_module, new, maker=True, since=row["since"], rewrite=same)
+        for module in row["modules"]:
+            found[module, old.rpartition(".")[2]] = move
+    for entry in retired().values():
+        for module in entry.modules:
+            found[module, entry.name] = entry
+    return found
+
+
+@cache
+def modules() -> set[str]:
+    """Every module of the table, and the packages above them."""
+    found: set[str] = set()
+    for module, _ in names():
+        parts = module.split(".")
+        found.update(".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+    return found
+
+
+def canonical(module: str) -> str:
+    """Return a module's name of today: `langchain.` was what `langchain_classic.` is."""
+    head, dot, rest = module.partition(".")
+    return f"langchain_classic{dot}{rest}" if head == "langchain" else module
+
+
+def is_old(module: str) -> bool:
+    """Tell whether a module is of one of the three old packages."""
+    return module.partition(".")[0] in OLD_PACKAGES
+
+
+def lookup(module: str, name: str) -> Entry | None:
+    """Say what became of a name of an old package; None if it can stay as it is.
+
+    Args:
+        module: Such as `langchain.retrievers` or `langchain_community.retrievers.bm25`.
+        name: Such as `BM25Retriever`.
+    """
+    allowed = STILL_IN_LANGCHAIN.get(module, set())
+    if allowed is None or name in allowed:
+        return None
+    if entry := names().get((canonical(module), name)):
+        return entry
+    parts = canonical(module).split(".")
+    for depth in range(len(parts), 0, -1):
+        if advice := ADVICE.get(".".join(parts[:depth])):
+            return Elsewhere(advice)
+    return Elsewhere()
+
+
+def listed(module: str) -> dict[str, Retired | Move]:
+    """Return the names of the table that a module has, as a star import brings them."""
+    home = canonical(module)
+    return {name: entry for (where, name), entry in names().items() if where == home}

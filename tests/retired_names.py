@@ -1,0 +1,227 @@
+"""Read where the installed langchain-classic and langchain-community have their names from.
+
+Nothing is imported: the sources are parsed, since importing 2,700 modules takes minutes. Run
+`python tests/retired_names.py` to write source-code/ragbook/migrate/moves.toml anew.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+OLD = ("langchain_classic", "langchain_community")
+CORE = ("langchain_core", "langchain_text_splitters")
+LOOKUPS = {"deprecated_lookup", "deprecated_lookups", "module_lookup", "dynamic_imports"}
+MOVES = Path(__file__).parents[1] / "source-code" / "ragbook" / "migrate" / "moves.toml"
+
+Origin = tuple[str, str]
+
+
+@dataclass
+class Module:
+    """The names of one module, each with where it comes from, and what it says is public."""
+
+    names: dict[str, Origin] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+    public: tuple[str, ...] | None = None
+    deprecated: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+@cache
+def modules() -> dict[str, Module]:
+    """Every module of the four packages, by its dotted name."""
+    found = {}
+    for package in (*OLD, *CORE):
+        spec = find_spec(package)
+        assert spec
+        assert spec.origin
+        folder = Path(spec.origin).parent
+        for file in sorted(folder.rglob("*.py")):
+            parts = file.relative_to(folder.parent).with_suffix("").parts
+            is_package = parts[-1] == "__init__"
+            parts = parts[:-1] if is_package else parts
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            found[".".join(parts)] = _read(tree.body, parts, is_package)
+    return found
+
+
+def _read(body: Sequence[ast.stmt], parts: tuple[str, ...], is_package: bool) -> Module:
+    module, name = Module(), ".".join(parts)
+    lookups: dict[str, str] = {}
+    for node in _statements(body):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            module.names[node.name] = (name, node.name)
+            if note := _deprecation(node):
+                module.deprecated[node.name] = note
+        elif isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            if node.level:
+                base = parts if is_package else parts[:-1]
+                base = base[: len(base) - node.level + 1]
+                source = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                if alias.name == "*":
+                    module.stars.append(source)
+                else:
+                    module.names[alias.asname or alias.name] = (source, alias.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if not isinstance(target, ast.Name) or node.value is None:
+                    continue
+                if target.id == "__all__":
+                    module.public = _public(node.value)
+                elif isinstance(node.value, ast.Dict) and target.id.lower().strip("_") in LOOKUPS:
+                    lookups.update(ast.literal_eval(node.value))
+                elif isinstance(node.value, ast.Name) and node.value.id in module.names:
+                    module.names[target.id] = module.names[node.value.id]
+                else:
+                    module.names.setdefault(target.id, (name, target.id))
+    if module.public == ():  # such as list(_module_lookup.keys())
+        module.public = tuple(lookups)
+    for key, value in lookups.items():
+        source = value if "." in value else f"{name}.{value}" if value != "__module__" else name
+        module.names[key] = (source, key)
+    return module
+
+
+def _public(value: ast.expr) -> tuple[str, ...]:
+    try:
+        return tuple(ast.literal_eval(value))
+    except ValueError:
+        return ()
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield node
+        if isinstance(node, ast.If | ast.Try):
+            yield from _statements(node.body)
+            yield from _statements(node.orelse)
+            for handler in getattr(node, "handlers", []):
+                yield from _statements(handler.body)
+
+
+def _deprecation(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, str]:
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "deprecated":
+            given = {
+                key.arg: key.value.value
+                for key in decorator.keywords
+                if key.arg
+                and isinstance(key.value, ast.Constant)
+                and isinstance(key.value.value, str)
+            }
+            if "alternative_import" in given:
+                return given
+    return {}
+
+
+def origin(module: str, name: str) -> Origin | None:
+    """Follow a name from module to module to the one that defines it."""
+    seen: set[Origin] = set()
+    while (module, name) not in seen:
+        seen.add((module, name))
+        here = modules().get(module)
+        if here is None:
+            return (module, name)
+        if name in here.names:
+            if here.names[name] == (module, name):
+                return (module, name)
+            module, name = here.names[name]
+            continue
+        hits = [hit for star in here.stars if (hit := origin(star, name))]
+        return hits[0] if hits else None
+    return None
+
+
+def homes(module: str, name: str) -> list[str]:
+    """Return the modules from which a class can be imported: its own, and all that list it."""
+    return sorted(
+        other
+        for other, contents in modules().items()
+        if other.startswith(OLD)
+        and (other == module or name in (contents.public or ()))
+        and (origin(other, name) == (module, name) or _hands_on(other, module, name))
+    )
+
+
+def _hands_on(other: str, module: str, name: str) -> bool:
+    # langchain_classic.chat_models and .llms ask langchain_community for any name they list.
+    same = other.replace("langchain_classic.", "langchain_community.")
+    return name not in modules()[other].names and module.startswith(f"{same}.")
+
+
+def shallowest(module: str, name: str) -> str:
+    """Return the package nearest to the root from which a name of the core can be imported."""
+    parts = module.split(".")
+    for depth in range(1, len(parts) + 1):
+        candidate = ".".join(parts[:depth])
+        contents = modules().get(candidate)
+        if contents and name in contents.names and origin(candidate, name) == (module, name):
+            return candidate
+    return module
+
+
+def moves() -> dict[str, dict[str, list[str]]]:
+    """Every public name of an old module that is one of the core's: old module, new, names."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for module, contents in sorted(modules().items()):
+        if not module.startswith(OLD) or contents.public is None or "._api" in module:
+            continue
+        targets: dict[str, list[str]] = defaultdict(list)
+        for name in sorted(contents.public):
+            home = origin(module, name) if not name.startswith("_") else None
+            if home and home[0].startswith(CORE):
+                new = name if home[1] == name else f"{name} = {home[1]}"
+                targets[shallowest(*home)].append(new)
+        if targets:
+            found[module] = dict(sorted(targets.items()))
+    return found
+
+
+def makers() -> dict[str, dict[str, object]]:
+    """Every class of langchain-community whose decorator names the maker's class, by that one."""
+    found: dict[str, dict[str, object]] = {}
+    for module, contents in sorted(modules().items()):
+        for name, note in contents.deprecated.items():
+            target = note["alternative_import"]
+            if module.startswith("langchain_community") and not target.startswith(OLD):
+                found[f"{module}.{name}"] = {
+                    "new": target,
+                    "since": note.get("since", ""),
+                    "modules": homes(module, name),
+                }
+    return found
+
+
+def as_toml() -> str:
+    """Return the whole of moves.toml."""
+    lines = [
+        "# Names of langchain-classic and langchain-community that are langchain-core's, or that",
+        "# moved to a package of their maker. Written by `python tests/retired_names.py`, and",
+        "# checked by tests/test_migrate_table.py. `langchain_classic.` was `langchain.` to 0.3.",
+        "",
+    ]
+    for module, targets in moves().items():
+        lines.append(f"[core.{module}]" if "." not in module else f'[core."{module}"]')
+        for target, names in targets.items():
+            text = ", ".join(f'"{name}"' for name in names)
+            if len(text) > 80:
+                text = "\n" + "".join(f'    "{name}",\n' for name in names)
+            lines.append(f'"{target}" = [{text}]')
+        lines.append("")
+    for old, row in makers().items():
+        text = ", ".join(f'"{name}"' for name in row["modules"])  # type: ignore[attr-defined]
+        lines += [f'[makers."{old}"]', f'new = "{row["new"]}"', f'since = "{row["since"]}"']
+        lines += [f"modules = [{text}]", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    MOVES.write_text(as_toml(), encoding="utf-8")
