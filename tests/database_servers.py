@@ -168,18 +168,22 @@ class PostgreSQL(Server):
 
     @classmethod
     def missing(cls) -> list[str]:
-        return [name for name in ("initdb", "postgres") if not _postgresql(name)]
+        return [name for name in ("initdb", "postgres") if not cls.program(name)]
+
+    @classmethod
+    def program(cls, name: str) -> str:
+        return _postgresql(name)
 
     def prepare(self) -> None:
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
         self._execute(
-            *(_postgresql("initdb"), "-D", str(self.folder / "data"), "-U", USER, "-N"),
+            *(self.program("initdb"), "-D", str(self.folder / "data"), "-U", USER, "-N"),
             *("--auth=scram-sha-256", f"--pwfile={secret}", "--locale=C.UTF-8", "-E", "UTF8"),
         )
         self._execute(
-            *(_postgresql("postgres"), "--single", "-D", str(self.folder / "data"), "postgres"),
+            *(self.program("postgres"), "--single", "-D", str(self.folder / "data"), "postgres"),
             stdin="CREATE DATABASE tests;\n",
         )
 
@@ -191,7 +195,7 @@ class PostgreSQL(Server):
         }
         settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         data = str(self.folder / "data")
-        return [_postgresql("postgres"), "-D", data, "-p", str(self.port), *settings]
+        return [self.program("postgres"), "-D", data, "-p", str(self.port), *settings]
 
 
 class MariaDB(Server):
