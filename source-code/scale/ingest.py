@@ -1,0 +1,256 @@
+"""Ingest a corpus of any size into a LanceDB table, on one machine or on a Ray cluster.
+
+Reads a BEIR folder, Parquet, JSON lines (also .gz) or a folder of text, splits it into chunks,
+embeds them in several processes, and writes a table that `retrievers.lance.LanceRetriever` opens.
+Killed at any moment and started again with the same command, it ends with the same rows.
+
+    uv run --extra scale source-code/scale/ingest.py data --format text --to index
+    uv run --extra scale source-code/scale/ingest.py "s3://corpus/wiki/*.parquet" \\
+        --to s3://index/wiki --text-column body --address auto
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # the folder of a script comes first, and would hide other packages
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".") != Path(__file__).parent]
+
+from retrievers.lance_table import LanceError
+from scale.embed import KINDS, huggingface
+from scale.pipeline import Columns, Load, Report, ingest
+from scale.sources import FORMATS, IngestError
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def main() -> None:
+    """Run the command line; what the user can mend ends it with one sentence."""
+    args = _arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    shown = _Progress()
+    try:
+        load, model = _model(args.model, args.profile, args.device)
+        report = ingest(
+            args.corpus,
+            args.to,
+            load,
+            model,
+            table=args.table,
+            source=args.source_name,
+            format=args.format,
+            columns=_columns(args),
+            chunk_size=args.chunk_size,
+            chunk_overlap=args.chunk_overlap,
+            shard_size=args.shard_size,
+            batch_size=args.batch_size,
+            workers=args.workers,
+            gpus=args.gpus,
+            address=args.address,
+            storage_options=dict(args.storage_option),
+            fresh=args.fresh,
+            progress=shown,
+        )
+    except KeyboardInterrupt:
+        shown.close()
+        sys.stderr.write(
+            f"Stopped. {shown.rows:,} rows of this run are in the table. Run the same command "
+            f"again{', without --fresh,' if args.fresh else ''} to go on.\n"
+        )
+        sys.exit(130)
+    except (IngestError, LanceError, ValueError) as error:
+        shown.close()
+        sys.exit(f"Error: {error}")
+    shown.close()
+    print(summary(report, args.table, args.to))
+
+
+def summary(report: Report, table: str, to: str) -> str:
+    """Return what an ingest did, in a few lines."""
+    if not report.chunks:
+        lines = ["Everything was there already."]
+    else:
+        rate = report.rows_per_second
+        lines = [
+            f"{report.documents:,} documents became {report.chunks:,} rows in "
+            f"{report.seconds:,.1f} s, {rate:,.0f} rows/s."
+        ]
+        stages = [
+            (name, seconds)
+            for name, seconds in (
+                ("read and split", report.read_seconds),
+                ("embed", report.embed_seconds),
+                ("write", report.write_seconds),
+            )
+            if seconds
+        ]
+        lines.append(
+            "A process alone would reach, in rows/s: "
+            + ", ".join(f"{name} {report.chunks / seconds:,.0f}" for name, seconds in stages)
+            + "."
+        )
+    if report.skipped:
+        lines.append(f"{report.skipped:,} had no text; the first is {report.first_skipped}.")
+    if report.twice:
+        named = ", ".join(map(repr, report.twice_examples))
+        lines.append(
+            f"Warning: {report.twice:,} document ids are in the table more than once, such as "
+            f"{named}. Make them unique and start anew with --fresh."
+        )
+    lines.append(f"The table {table!r} in {to} has {report.rows_in_table:,} rows.")
+    return "\n".join(lines)
+
+
+class _Progress:
+    """A bar on a terminal, else a line now and then."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._bar: Any = None
+        self._last = time.monotonic()
+
+    def __call__(self, report: Report) -> None:
+        self.rows = report.chunks
+        if sys.stderr.isatty():
+            self._draw(report)
+        elif time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
+            self._last = time.monotonic()
+            left = "" if report.seconds_left is None else f", {_time(report.seconds_left)} left"
+            share = report.bytes_done / max(report.bytes_total, 1)
+            sys.stderr.write(
+                f"{share:.0%} of {report.bytes_total / 1e6:,.1f} MB, {report.chunks:,} rows, "
+                f"{report.rows_per_second:,.0f} rows/s{left}\n"
+            )
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _draw(self, report: Report) -> None:
+        if self._bar is None:
+            from tqdm import tqdm  # type: ignore[import-untyped]
+
+            self._bar = tqdm(
+                total=report.bytes_total,
+                initial=report.bytes_before,
+                unit="B",
+                unit_scale=True,
+                bar_format="{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} {postfix}",
+            )
+        self._bar.n = report.bytes_done
+        left = "" if report.seconds_left is None else f", {_time(report.seconds_left)} left"
+        self._bar.set_postfix_str(
+            f"{report.chunks:,} rows, {report.rows_per_second:,.0f} rows/s{left}"
+        )
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _model(name: str | None, profile: str | None, device: str | None) -> tuple[Load, str]:
+    """Return what loads the model on a worker, and what it is called in the table."""
+    if name is not None:
+        return huggingface(name, device=device), name
+    from ragbook.profiles import MissingPartError, UnknownProfileError, get_profile
+
+    try:
+        chosen = get_profile(profile)
+        if missing := [
+            check for check in chosen.checks() if "mbedding" in check.name and not check.ok
+        ]:
+            raise IngestError(f"{missing[0].detail} Run: {missing[0].fix}")
+    except (MissingPartError, UnknownProfileError) as error:
+        raise IngestError(str(error)) from None
+    return _ProfileModel(chosen.name), chosen.embedding_model
+
+
+class _ProfileModel:
+    """Loads the model of one of the book's profiles."""
+
+    def __init__(self, profile: str) -> None:
+        self._profile = profile
+
+    def __call__(self) -> Any:
+        from ragbook.profiles import get_profile
+
+        return get_profile(self._profile).embeddings()
+
+
+def _columns(args: argparse.Namespace) -> Columns:
+    names = args.metadata_columns
+    return Columns(
+        text=args.text_column or "",
+        id=args.id_column or "",
+        title=args.title_column or "",
+        metadata=None if names is None else tuple(filter(None, names.split(","))),
+        filters=dict(args.filter_column),
+    )
+
+
+def _pair(separator: str, default: str | None = None) -> Callable[[str], tuple[str, str]]:
+    def read(text: str) -> tuple[str, str]:
+        name, found, value = text.partition(separator)
+        if not name or not (found or default):
+            raise argparse.ArgumentTypeError(f"must be NAME{separator}VALUE, got {text!r}")
+        return name, value if found else str(default)
+
+    return read
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("corpus", help="a file, a folder or a pattern with *, here or s3://…")
+    add("--to", required=True, metavar="URI", help="the database: a folder, or s3://…")
+    add("--table", default="documents", help="the table (default: documents)")
+    add("--format", choices=FORMATS, help="of the corpus, where it has several")
+    add("--model", metavar="FOLDER_OR_NAME", help="sentence-transformers (default: the profile's)")
+    add("--profile", help="whose model it is, without --model (default: RAG_PROFILE, or embedded)")
+    add("--device", help="of the model: cpu, cuda, … (default: the best there is)")
+    add("--text-column", metavar="NAME", help="default: text, content, page_content, body, …")
+    add("--id-column", metavar="NAME", help="default: _id, id, doc_id; else file and row")
+    add("--title-column", metavar="NAME", help="goes before the text (BEIR: title)")
+    add(
+        "--metadata-columns", metavar="A,B", help="default: all that are string, number, true/false"
+    )
+    add(
+        "--filter-column",
+        action="append",
+        default=[],
+        metavar="NAME[:KIND]",
+        type=_pair(":", "str"),
+        help=f"a column to filter by, of {', '.join(KINDS)} (default: str); more than once",
+    )
+    add("--chunk-size", type=int, default=1000, help="characters (default: 1000)")
+    add("--chunk-overlap", type=int, default=0, help="characters (default: 0)")
+    add("--shard-size", type=int, metavar="BYTES", help="of text a commit (default: 1 to 16 MB)")
+    add("--batch-size", type=int, default=256, help="texts embedded in one call (default: 256)")
+    add("--workers", type=int, help="processes that embed (default: one a CPU)")
+    add("--gpus", type=float, default=0, help="for each of them (default: 0)")
+    add("--address", help="of a Ray cluster; auto is one on this machine (default: none)")
+    add("--source-name", default="corpus", help="tells corpora in one table apart")
+    add("--fresh", action="store_true", help="delete this source's rows, and start anew")
+    add(
+        "--storage-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        type=_pair("="),
+        help="of the object store, as LanceDB names them (default: AWS_… of the environment)",
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
