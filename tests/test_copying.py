@@ -105,6 +105,11 @@ assert HuggingFaceCrossEncoder("not/loaded").score([]) == []
 from app.late_interaction import LateInteractionCrossEncoder
 assert LateInteractionCrossEncoder("not/loaded").score([]) == []
 """,
+    "batching": """
+from app.batching import CommonBatches, token_batches
+assert token_batches([3, 9, 4], 10, 2) == [[1], [2, 0]]
+assert CommonBatches(lambda texts: [len(text) for text in texts]).run(["kite"]) == [4]
+""",
     "pointers": """
 import pytest
 from app.pointers import PointerError, pointed_file

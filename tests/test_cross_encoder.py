@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -19,6 +20,16 @@ from retrievers.cross_encoder import HuggingFaceCrossEncoder
 REAL_MODEL = Path(__file__).parents[2] / "shared" / "models" / "cross-encoder-minilm-6l"
 
 
+class FakeTokenizer:
+    """Takes every character for a word piece."""
+
+    def __call__(self, texts: list[str], **settings: Any) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[0] * len(text) for text in texts]}
+
+    def num_special_tokens_to_add(self, pair: bool) -> int:
+        return 3
+
+
 class FakeModel:
     """Stands in for sentence_transformers.CrossEncoder; scores a pair by its text's length."""
 
@@ -26,6 +37,9 @@ class FakeModel:
     cached = True
     error: Exception = OSError("couldn't connect")
     columns = 1
+    tokenizer = FakeTokenizer()
+    device = "cpu"
+    max_seq_length: int | None = None
 
     def __init__(self, name: str, **settings: Any) -> None:
         if not self.cached:
@@ -63,8 +77,8 @@ def test_the_model_is_loaded_once_and_only_when_a_pair_is_scored(fake: type[Fake
     encoder.score([("q", "a"), ("q", "b")])
     expected = {"max_length": 320, "device": "cpu", "model_kwargs": {"dtype": "float32"}}
     assert fake.made == [("m", {"local_files_only": True, **expected})]
-    quiet = {"batch_size": 8, "show_progress_bar": False}
-    assert encoder._model.calls == [(1, quiet), (2, quiet)]
+    quiet = {"show_progress_bar": False}
+    assert encoder._model.calls == [(n, {"batch_size": n, **quiet}) for n in (1, 2)]
 
 
 def test_importing_and_building_one_does_not_import_torch() -> None:
@@ -122,6 +136,8 @@ def test_unfit_arguments_are_errors_at_construction() -> None:
         HuggingFaceCrossEncoder(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         HuggingFaceCrossEncoder("m", batch_size=0)
+    with pytest.raises(ValueError, match="batch_tokens must be at least 1, got 0"):
+        HuggingFaceCrossEncoder("m", batch_tokens=0)
     with pytest.raises(ValueError, match="max_length must be at least 1, got -1"):
         HuggingFaceCrossEncoder("m", max_length=-1)
 
@@ -203,6 +219,57 @@ def test_c39_threads_take_turns_and_load_the_model_once(
     assert (len(fake.made), most[0]) == (1, 1)
 
 
+def test_pairs_of_about_one_length_share_a_batch_within_the_budget(fake: type[FakeModel]) -> None:
+    batches: list[list[str]] = []
+
+    class Watched(FakeModel):
+        def predict(self, pairs: list[tuple[str, str]], **settings: Any) -> Any:
+            batches.append([text for _, text in pairs])
+            return super().predict(pairs, **settings)
+
+    sys.modules["sentence_transformers"].CrossEncoder = type(  # type: ignore[attr-defined]
+        "Watched", (Watched,), {"made": []}
+    )
+    texts = ["x" * length for length in (6, 96, 16, 46, 26, 45)]  # a pair has 4 more
+    encoder = HuggingFaceCrossEncoder("m", batch_tokens=100)
+    assert encoder.score([("q", text) for text in texts]) == [6, 96, 16, 46, 26, 45]
+    assert [[len(text) for text in batch] for batch in batches] == [[96], [46, 45], [26, 16, 6]]
+    batches.clear()
+    HuggingFaceCrossEncoder("m", 4).score([("q", text) for text in texts])
+    assert [len(batch) for batch in batches] == [4, 2]
+
+
+def test_a_gpu_is_given_as_much_as_batch_size_allows(fake: type[FakeModel]) -> None:
+    pairs = [("q", "x" * 400)] * 8
+    for device, sizes in (("cpu", [2, 2, 2, 2]), ("cuda:0", [8])):
+        fake.device = device
+        encoder = HuggingFaceCrossEncoder("m")
+        encoder.score(pairs)
+        assert [size for size, _ in encoder._model.calls] == sizes
+
+
+def test_a_pair_longer_than_the_model_reads_counts_as_long_as_it_reads(
+    fake: type[FakeModel],
+) -> None:
+    fake.max_seq_length = 50
+    encoder = HuggingFaceCrossEncoder("m", batch_tokens=100)
+    encoder.score([("q", "x" * 300), ("q", "x" * 400)])
+    assert [size for size, _ in encoder._model.calls] == [2]
+
+
+async def test_tasks_score_as_threads_do_and_share_batches(fake: type[FakeModel]) -> None:
+    encoder = HuggingFaceCrossEncoder("m")
+    assert await encoder.ascore([]) == []
+    with pytest.raises(TypeError, match="question, text"):
+        await encoder.ascore(["qa"])  # type: ignore[list-item]
+    assert fake.made == []
+    with encoder._batches.model_lock:  # so that all of them wait
+        tasks = [asyncio.create_task(encoder.ascore([("q", "x" * n)])) for n in range(5)]
+        await asyncio.sleep(0)
+    assert await asyncio.gather(*tasks) == [[0.0], [1.0], [2.0], [3.0], [4.0]]
+    assert [size for size, _ in encoder._model.calls] == [5]
+
+
 def test_its_repr_names_the_model_and_no_address() -> None:
     assert repr(HuggingFaceCrossEncoder("some/model")) == "HuggingFaceCrossEncoder('some/model')"
 
@@ -246,6 +313,13 @@ def test_c39_a_real_model_gives_eight_threads_the_same_scores() -> None:
     for thread in threads:
         thread.join()
     assert [got[number] for number in range(8)] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_real_models_scores_equal_the_librarys_own_in_its_batches() -> None:
+    pairs = [("grey owl", "owl heron stork " * (1 + (7 * n) % 19)) for n in range(12)]
+    real().score(pairs[:1])
+    plain = real()._model.predict(pairs, batch_size=32, show_progress_bar=False)
+    assert real().score(pairs) == pytest.approx([float(score) for score in plain], abs=1e-5)
 
 
 def test_a_real_embedding_model_is_refused() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import subprocess
@@ -39,6 +40,9 @@ class FakeTokenizer:
     def __call__(self, texts: list[str], **settings: Any) -> dict[str, list[list[int]]]:
         assert settings["add_special_tokens"] is False
         return {"input_ids": [self.ids(text) for text in texts]}
+
+    def num_special_tokens_to_add(self) -> int:
+        return 2
 
     def ids(self, text: str) -> list[int]:
         return [VOCABULARY.get(word, UNKNOWN) for word in text.split()]
@@ -166,9 +170,26 @@ def test_texts_read_beforehand_are_not_read_again() -> None:
     encoder = plain(model)
     encoder.read(["owl tree", "owl"])
     encoder.score([("bird", "owl tree"), ("bird", "owl")])
-    assert model.read == [["owl", "owl tree"], ["bird"]]
+    assert model.read == [["owl tree", "owl"], ["bird"]]  # the longest first
     with pytest.raises(TypeError, match="two strings"):
         encoder.read([1])  # type: ignore[list-item]
+
+
+def test_texts_of_about_one_length_share_a_batch() -> None:
+    model = FakeModel()
+    LateInteractionCrossEncoder(model, batch_size=2).read(["owl", "owl tree bird", "tree owl"])
+    assert model.read == [["owl tree bird", "tree owl"], ["owl"]]
+
+
+async def test_tasks_score_as_threads_do_and_share_batches() -> None:
+    model = FakeModel()
+    encoder = plain(model)
+    assert await encoder.ascore([]) == []
+    with encoder._batches.model_lock:  # so that all of them wait
+        tasks = [asyncio.create_task(encoder.ascore([("owl", t)])) for t in ("bird", "tree", "owl")]
+        await asyncio.sleep(0)
+    assert [score for (score,) in await asyncio.gather(*tasks)] == pytest.approx([0.6, 0, 1])
+    assert model.read == [["bird", "owl", "tree"]]
 
 
 def test_no_pairs_need_no_model() -> None:

@@ -334,3 +334,53 @@ def test_reranking_is_a_stable_sort_of_the_candidates(
     everything = retriever.invoke("q", top_n=12)
     assert everything[: len(documents)] == documents
     assert sorted(d.id or "" for d in everything) == sorted(str(n) for n in range(len(scores)))
+
+
+class TaskEncoder(FunctionEncoder):
+    """Says in which way it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ways: list[str] = []
+
+    def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
+        self.ways.append("score")
+        return super().score(text_pairs)
+
+    async def ascore(self, text_pairs: list[tuple[str, str]]) -> list[float]:
+        self.ways.append("ascore")
+        return super().score(text_pairs)
+
+
+class OtherScore(TaskEncoder):
+    """Its `ascore` does not know of its `score`."""
+
+    def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
+        self.ways.append("own score")
+        return [-float(len(text)) for _, text in text_pairs]
+
+
+async def test_an_encoder_that_can_wait_without_a_thread_is_asked_so() -> None:
+    encoder = TaskEncoder()
+    retriever = RerankRetriever(base_retriever=found("a", "bbb", "cc"), cross_encoder=encoder)
+    expected = texts(retriever.invoke("q"))
+    assert texts(await retriever.ainvoke("q")) == expected == ["bbb", "cc", "a"]
+    assert encoder.ways == ["score", "ascore"]
+
+
+async def test_a_score_that_a_subclass_replaced_is_not_passed_over() -> None:
+    encoder = OtherScore()
+    retriever = RerankRetriever(base_retriever=found("a", "bbb", "cc"), cross_encoder=encoder)
+    assert texts(await retriever.ainvoke("q")) == texts(retriever.invoke("q")) == ["a", "cc", "bbb"]
+    assert encoder.ways == ["own score", "own score"]
+
+
+@pytest.mark.parametrize("outputs", [[1.0], [1.0, float("nan")]])
+async def test_scores_of_an_encoder_asked_by_a_task_are_checked_too(outputs: list[float]) -> None:
+    class Unfit(TaskEncoder):
+        async def ascore(self, text_pairs: list[tuple[str, str]]) -> list[float]:
+            return outputs
+
+    retriever = RerankRetriever(base_retriever=found("a", "b"), cross_encoder=Unfit())
+    with pytest.raises(ValueError, match="Unfit"):
+        await retriever.ainvoke("q")

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from langchain_core.cross_encoders import BaseCrossEncoder
 
+from .batching import CommonBatches, token_batches
 from .documents import check_pairs
+
+CPU_TOKENS = 1024
+"""Tokens of a batch on a CPU; what a larger one computes on the way does not fit its caches."""
 
 
 class HuggingFaceCrossEncoder(BaseCrossEncoder):
     """Score pairs of question and text with a cross-encoder of sentence-transformers.
 
     The model is loaded when the first pair is scored: from the folder or the local cache if it is
-    there, and only otherwise from the Hugging Face hub. One instance can serve several threads;
-    they take turns, because a tokenizer must not be used by two threads at once.
+    there, and only otherwise from the Hugging Face hub. Pairs of about one length go into a batch,
+    so that little is padded. One instance can serve many threads and tasks at once: they take turns
+    with the model, and the pairs of those who wait go into common batches.
 
     Method: Nogueira and Cho, "Passage Re-ranking with BERT", arXiv:1901.04085, 2019.
 
     Args:
         model_name: Folder of the model, or its name on the Hugging Face hub, such as
             `"BAAI/bge-reranker-base"`.
-        batch_size: Pairs per call of the model.
+        batch_size: The most pairs in one call of the model.
         max_length: Word pieces after which a pair is cut; default: what the model allows.
         device: Such as `"cpu"` or `"cuda"`; default: the best one there is.
+        batch_tokens: The most tokens in one call of the model, with the padding; a longer pair goes
+            alone. Default: 1,024 on a CPU, and on other devices whatever `batch_size` pairs have.
         model_kwargs: Keyword arguments for the loading of the weights. Weights that are stored in
             half precision run faster on a CPU with `{"dtype": "float32"}`.
 
     Raises:
         TypeError: If `model_name` is neither a string nor a path.
-        ValueError: If `batch_size` or `max_length` is below 1.
+        ValueError: If `batch_size`, `batch_tokens` or `max_length` is below 1.
     """
 
     def __init__(
@@ -43,11 +50,16 @@ class HuggingFaceCrossEncoder(BaseCrossEncoder):
         max_length: int | None = None,
         device: str | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
+        batch_tokens: int | None = None,
     ) -> None:
         if not isinstance(model_name, str | Path):
             kind = type(model_name).__name__
             raise TypeError(f"model_name must be a folder or a model's name, got {kind}.")
-        for name, value in (("batch_size", batch_size), ("max_length", max_length)):
+        for name, value in (
+            ("batch_size", batch_size),
+            ("max_length", max_length),
+            ("batch_tokens", batch_tokens),
+        ):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
         self.model_name = str(model_name)
@@ -56,7 +68,8 @@ class HuggingFaceCrossEncoder(BaseCrossEncoder):
         self.device = device
         self.model_kwargs = dict(model_kwargs or {})
         self._model: Any = None
-        self._lock = threading.Lock()
+        self.batch_tokens = batch_tokens
+        self._batches = CommonBatches(self._score)
 
     def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
         """Score pairs of question and text; higher is better.
@@ -75,15 +88,42 @@ class HuggingFaceCrossEncoder(BaseCrossEncoder):
             RuntimeError: If the model cannot be loaded.
         """
         check_pairs(text_pairs)
-        if not text_pairs:
-            return []
-        with self._lock:
-            if self._model is None:
-                self._model = self._load()
+        return self._batches.run(text_pairs) if text_pairs else []
+
+    async def ascore(self, text_pairs: list[tuple[str, str]]) -> list[float]:
+        """Score pairs as `score` does, from a task of an event loop."""
+        check_pairs(text_pairs)
+        return await self._batches.arun(text_pairs) if text_pairs else []
+
+    def _score(self, pairs: list[tuple[str, str]]) -> list[float]:
+        if self._model is None:
+            self._model = self._load()
+        budget = self.batch_tokens
+        if budget is None and str(self._model.device) == "cpu":
+            budget = CPU_TOKENS
+        scores = [0.0] * len(pairs)
+        for batch in token_batches(self._lengths(pairs), budget, self.batch_size):
             outputs = self._model.predict(
-                list(text_pairs), batch_size=self.batch_size, show_progress_bar=False
+                [pairs[place] for place in batch], batch_size=len(batch), show_progress_bar=False
             )
-        scores = np.asarray(outputs, dtype=float).reshape(len(text_pairs), -1)
+            for place, score in zip(batch, self._column(outputs, len(batch)), strict=True):
+                scores[place] = score
+        return scores
+
+    def _lengths(self, pairs: Sequence[tuple[str, str]]) -> list[int]:
+        """Return the word pieces of each pair, counting a text that is in many of them once."""
+        if len(pairs) == 1:
+            return [1]
+        texts = list({text: None for pair in pairs for text in pair})
+        tokenizer = self._model.tokenizer
+        encoded = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        count = {text: len(ids) for text, ids in zip(texts, encoded, strict=True)}
+        special = tokenizer.num_special_tokens_to_add(pair=True)
+        most = getattr(self._model, "max_seq_length", None) or sys.maxsize
+        return [min(count[query] + count[text] + special, most) for query, text in pairs]
+
+    def _column(self, outputs: Any, count: int) -> list[float]:
+        scores = np.asarray(outputs, dtype=float).reshape(count, -1)
         if scores.shape[1] not in (1, 2):
             raise ValueError(
                 f"The model {self.model_name!r} has {scores.shape[1]} outputs a pair, so it is a "

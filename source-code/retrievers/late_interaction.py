@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
+import sys
 import unicodedata
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,11 @@ import numpy as np
 from langchain_core.cross_encoders import BaseCrossEncoder
 from numpy.typing import NDArray
 
+from .batching import CommonBatches, token_batches
 from .documents import check_pairs
+
+BATCH_TOKENS = 2048
+"""Tokens of a batch with its padding: more is no faster on a CPU."""
 
 
 class LateInteractionCrossEncoder(BaseCrossEncoder):
@@ -41,7 +45,7 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
         exact_weight: Weight of a literal occurrence, where the best cosine has weight 1.
         document_weight: Weight of the cosine with the whole text, where the best cosine has
             weight 1. With both weights 0 the score is ColBERT's, divided by the question's length.
-        batch_size: Texts per call of the model.
+        batch_size: The most texts in one call of the model; texts of about one length go together.
         cache_bytes: Memory for the vectors of texts already read, about 400 kB a text of 256 word
             pieces in 384 dimensions; the texts used longest ago are forgotten first. 0: keep none.
 
@@ -87,7 +91,7 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
         self._skipped: list[int] = []
         self._cache: OrderedDict[str, _Tokens] = OrderedDict()
         self._cached_bytes = 0
-        self._lock = threading.Lock()
+        self._batches = CommonBatches(self._score)
 
     def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
         """Score pairs of question and text; higher is better, at most 1.
@@ -103,13 +107,18 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
             RuntimeError: If the model cannot be loaded.
         """
         check_pairs(text_pairs)
-        if not text_pairs:
-            return []
-        # One lock for all: a tokenizer must not be used by two threads, and the cache is shared.
-        with self._lock:
-            self._prepare()
-            tokens = self._read({text for pair in text_pairs for text in pair})
-        return [self._compare(tokens[query], tokens[text]) for query, text in text_pairs]
+        return self._batches.run(text_pairs) if text_pairs else []
+
+    async def ascore(self, text_pairs: list[tuple[str, str]]) -> list[float]:
+        """Score pairs as `score` does, from a task of an event loop."""
+        check_pairs(text_pairs)
+        return await self._batches.arun(text_pairs) if text_pairs else []
+
+    def _score(self, pairs: list[tuple[str, str]]) -> list[float]:
+        self._prepare()
+        tokens = self._read({text for pair in pairs for text in pair})
+        weights = {query: self._weights(tokens[query]) for query, _ in pairs}
+        return [self._compare(tokens[query], tokens[text], weights[query]) for query, text in pairs]
 
     def read(self, texts: Sequence[str]) -> None:
         """Read texts beforehand, so that scoring them later is quick.
@@ -122,7 +131,7 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
             RuntimeError: If the model cannot be loaded.
         """
         check_pairs([("", text) for text in texts])
-        with self._lock:
+        with self._batches.model_lock:
             self._prepare()
             self._read(set(texts))
 
@@ -134,7 +143,7 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
             RuntimeError: If the model cannot be loaded.
         """
         check_pairs([(query, text)])
-        with self._lock:
+        with self._batches.model_lock:
             self._prepare()
             tokens = self._read({query, text})
             pieces = {piece: token for token, piece in self._model.tokenizer.get_vocab().items()}
@@ -151,12 +160,12 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
     def _weights(self, query: _Tokens) -> NDArray[np.float64]:
         return np.array([self._idf.get(int(piece), self._unseen_idf) for piece in query.ids])
 
-    def _compare(self, query: _Tokens, text: _Tokens) -> float:
+    def _compare(self, query: _Tokens, text: _Tokens, weights: NDArray[np.float64]) -> float:
         if not len(query.ids) or not len(text.ids):
             return 0.0
-        weights = self._weights(query)
         evidence = (query.vectors @ text.vectors.T).max(axis=1)
-        evidence = evidence + self.exact_weight * np.isin(query.ids, text.ids)
+        literal = (query.ids[:, None] == text.ids).any(axis=1)
+        evidence = evidence + self.exact_weight * literal
         evidence = evidence + self.document_weight * (query.vectors @ text.whole)
         highest = 1 + self.exact_weight + self.document_weight
         return float(weights @ evidence / weights.sum() / highest)
@@ -188,17 +197,26 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
         new = sorted(texts - known.keys())
         for text in known:
             self._cache.move_to_end(text)
-        if new:
+        for batch in token_batches(self._lengths(new), BATCH_TOKENS, self.batch_size):
+            read = [new[place] for place in batch]
             outputs = self._model.encode(
-                new, output_value=None, batch_size=self.batch_size, show_progress_bar=False
+                read, output_value=None, batch_size=len(read), show_progress_bar=False
             )
-            for text, output in zip(new, outputs, strict=True):
+            for text, output in zip(read, outputs, strict=True):
                 known[text] = self._cache[text] = self._tokens(output)
                 self._cached_bytes += known[text].nbytes
         while self._cached_bytes > self.cache_bytes:
             _, forgotten = self._cache.popitem(last=False)
             self._cached_bytes -= forgotten.nbytes
         return known
+
+    def _lengths(self, texts: list[str]) -> list[int]:
+        if len(texts) < 2:
+            return [1] * len(texts)
+        tokenizer = self._model.tokenizer
+        encoded = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        most = getattr(self._model, "max_seq_length", None) or sys.maxsize
+        return [min(len(ids) + tokenizer.num_special_tokens_to_add(), most) for ids in encoded]
 
     def _tokens(self, output: Any) -> _Tokens:
         ids = output["input_ids"].cpu().numpy()

@@ -90,7 +90,7 @@ class RerankRetriever(BaseRetriever):
         if not candidates:
             return []
         pairs = _pairs(query, candidates)
-        scores = await run_in_executor(None, self.cross_encoder.score, pairs)
+        scores = await _ascore(self.cross_encoder, pairs)
         return self._best(candidates, scores, top_n)
 
     def _best(
@@ -108,6 +108,22 @@ class RerankRetriever(BaseRetriever):
 
 def _pairs(query: str, documents: Sequence[Document]) -> list[tuple[str, str]]:
     return [(query, document.page_content) for document in documents]
+
+
+async def _ascore(encoder: BaseCrossEncoder, pairs: list[tuple[str, str]]) -> list[float]:
+    """Score pairs off the event loop; with `ascore`, which LangChain has not, where there is one.
+
+    Waiting calls of the encoders here hold no thread, and share batches.
+    """
+    classes = type(encoder).__mro__
+    score, ascore = (
+        next((number for number, each in enumerate(classes) if name in vars(each)), len(classes))
+        for name in ("score", "ascore")
+    )
+    if ascore <= score:  # else a subclass gave it another `score`, which `ascore` does not know
+        scores: list[float] = await getattr(encoder, "ascore")(pairs)  # noqa: B009
+        return scores
+    return await run_in_executor(None, encoder.score, pairs)
 
 
 def _first_stage_scores(candidates: Sequence[Document], retriever: str) -> list[float]:
