@@ -148,7 +148,7 @@ ADVICE = {
     "langchain_classic.embeddings": "take the embeddings from their maker's package",
     "langchain_classic.llms": "take the model from its maker's package",
     "langchain_classic.memory": "keep the messages yourself, or use a checkpointer of langgraph",
-    "langchain_classic.storage": "langchain_core.stores has InMemoryStore; others subclass BaseStore",
+    "langchain_classic.storage": "langchain_core.stores has InMemoryStore and BaseStore",
     "langchain_community.document_loaders": "read the files with the library that it wraps",
     "langchain_community.retrievers": "take the retriever from its maker's package",
     "langchain_community.vectorstores": "take the store from its maker's package",

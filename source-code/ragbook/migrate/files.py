@@ -1,0 +1,109 @@
+"""Find a project's Python files and notebooks, read them as they are, and replace them whole."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import tempfile
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SKIPPED = {"node_modules", "__pycache__", "site-packages"}
+LARGEST = {".py": 2_000_000, ".ipynb": 50_000_000}
+"""Bytes above which a file is reported and not read: nobody writes such a one by hand."""
+MENTIONS = re.compile(r"langchain|get_relevant_documents")
+
+
+class Unreadable(ValueError):
+    """A file that cannot be read; the message says why."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file's bytes, and the text in them."""
+
+    path: Path
+    content: bytes
+    text: str
+    encoding: str
+
+    def encoded(self, text: str) -> bytes:
+        """Return other text in the file's encoding."""
+        return text.encode(self.encoding)
+
+
+def project_files(path: Path) -> list[Path]:
+    """Return the Python files and notebooks below a folder, or the one file, in order.
+
+    Links, hidden folders, environments and installed packages are passed over.
+    """
+    if path.is_file():
+        return [path]
+    return sorted(_walk(path), key=lambda file: file.relative_to(path).parts)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for where, folders, files in os.walk(folder):
+        here = Path(where)
+        folders[:] = [name for name in folders if not _is_passed_over(here / name)]
+        for name in files:
+            file = here / name
+            if file.suffix in LARGEST and not name.startswith(".") and not file.is_symlink():
+                yield file
+
+
+def _is_passed_over(folder: Path) -> bool:
+    name = folder.name
+    return name.startswith(".") or name in SKIPPED or (folder / "pyvenv.cfg").exists()
+
+
+def read_source(path: Path) -> Source:
+    """Read a file in the encoding that it declares; a BOM and the line ends stay.
+
+    Raises:
+        Unreadable: If it is too large, cannot be opened, or is not text in that encoding.
+    """
+    try:
+        size = path.stat().st_size
+        if size > LARGEST[path.suffix]:
+            raise Unreadable(f"it has {size:,} bytes, more than {LARGEST[path.suffix]:,}")
+        content = path.read_bytes()
+    except OSError as error:
+        raise Unreadable(f"it cannot be read: {error.strerror or error}") from error
+    try:
+        encoding = "utf-8"
+        if path.suffix == ".py":
+            encoding = tokenize.detect_encoding(io.BytesIO(content).readline)[0]
+        elif content.startswith(b"\xef\xbb\xbf"):
+            encoding = "utf-8-sig"
+        return Source(path, content, content.decode(encoding), encoding)
+    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+        raise Unreadable(f"its encoding cannot be read: {error}") from error
+
+
+def replace_file(source: Source, content: bytes) -> None:
+    """Replace a file in one step, so that it is never half written.
+
+    Raises:
+        Unreadable: If it changed since it was read, or cannot be written.
+    """
+    path = source.path
+    staged = None
+    try:
+        if path.read_bytes() != source.content:
+            raise Unreadable("it changed while the command ran; run it again")
+        handle, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        shutil.copymode(path, staged)
+        os.replace(staged, path)
+        staged = None
+    except OSError as error:
+        raise Unreadable(f"it cannot be written: {error.strerror or error}") from error
+    finally:
+        if staged is not None:
+            Path(staged).unlink(missing_ok=True)

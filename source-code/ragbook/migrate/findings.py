@@ -1,0 +1,77 @@
+"""What `rag migrate` finds: one entry for each import, and for each use that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ragbook.migrate.table import Elsewhere, Entry, Move, Retired, package_facts
+
+PAGE = "book/migration.md"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One place in a project that names something retired.
+
+    Args:
+        line: Counted from 1, in a notebook within its cell.
+        old: The full name there, such as `langchain.retrievers.EnsembleRetriever`.
+        kind: `import`, `use`, `string`, `method`, `install`, or `file` for one not read.
+        rewritten: Whether `--write` changes it.
+        what: What happened to it.
+        since: The version since which it is so.
+        here: What replaces it.
+        differs: What behaves differently.
+        why: Why it is left for hand; empty where it is rewritten.
+        cell: The cell of the notebook, counted from 1.
+    """
+
+    file: str
+    line: int
+    old: str
+    kind: str
+    rewritten: bool
+    what: str = ""
+    since: str = ""
+    here: str = ""
+    differs: Sequence[str] = ()
+    why: str = ""
+    cell: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Such as `app/rag.py:12` or `notes.ipynb:cell 3:1`."""
+        cell = f"cell {self.cell}:" if self.cell is not None else ""
+        return f"{self.file}:{cell}{self.line}"
+
+
+def describe(old: str, entry: Entry, prefix: str) -> dict[str, object]:
+    """Say what happened to a name, since when, what replaces it, and what differs.
+
+    Args:
+        old: The full name in the project.
+        entry: What the table says of it.
+        prefix: The module of the copied files, such as `app.retrievers`.
+    """
+    facts = package_facts(old.partition(".")[0])
+    if isinstance(entry, Retired):
+        here = f"{prefix}.{entry.file}.{entry.replacement}" if entry.file else "nothing"
+        differs = tuple(entry.differences)
+    elif isinstance(entry, Move):
+        here, differs = f"{entry.new_module}.{entry.new_name}", ()
+    else:
+        here, differs = "nothing", ()
+    since = entry.since if isinstance(entry, Move) and entry.maker else facts["since"]
+    return {"what": facts["what"], "since": since, "here": here, "differs": differs}
+
+
+def by_hand(entry: Entry) -> str:
+    """Say what to do about a name that the command never rewrites; empty if it may."""
+    if isinstance(entry, Retired):
+        return "" if entry.rewrite or entry.fuse else entry.by_hand
+    if isinstance(entry, Move):
+        text = f"its maker has {entry.new_module}.{entry.new_name}, whose arguments may differ"
+        return "" if entry.rewrite else text
+    assert isinstance(entry, Elsewhere)
+    return entry.advice or "nothing here replaces it"

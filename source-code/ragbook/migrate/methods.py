@@ -1,0 +1,80 @@
+"""Rewrite `get_relevant_documents`, which retrievers of langchain-core 1.x no longer have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from ragbook.migrate.uses import OLD_METHODS, Module
+
+IN_CONFIG = ("callbacks", "tags", "metadata", "run_name")
+"""Arguments that belong into the config of `invoke`."""
+
+
+@dataclass
+class MethodPlan:
+    """The attributes that get another name, the calls that get other arguments, and what to say."""
+
+    attributes: dict[cst.Attribute, str] = field(default_factory=dict)
+    calls: set[cst.Call] = field(default_factory=set)
+    found: list[tuple[int, str, str, str]] = field(default_factory=list)
+    """Line, old name, new name, and why it is left."""
+
+
+def plan_methods(module: Module, own_methods: Collection[str]) -> MethodPlan:
+    """Decide which calls of the old methods are rewritten.
+
+    Args:
+        module: What was found in the module.
+        own_methods: Old names that classes of the project define themselves.
+    """
+    plan = MethodPlan()
+    for node, line in module.methods:
+        name = node.attr.value
+        new = OLD_METHODS[name]
+        parent = module.parent(node)
+        call = parent if isinstance(parent, cst.Call) and parent.func is node else None
+        why = ""
+        if name in own_methods:
+            why = f"a class of the project has a method {name} of its own"
+        elif isinstance(node.value, cst.Call) and isinstance(node.value.func, cst.Name):
+            why = (
+                "it calls the method of the base class" if node.value.func.value == "super" else ""
+            )
+        if not why and call and any(arg.star == "**" for arg in call.args):
+            why = "** hides which arguments are given"
+        if not why:
+            plan.attributes[node] = new
+            if call:
+                plan.calls.add(call)
+        plan.found.append((line, name, new, why))
+    return plan
+
+
+def rewritten_method(plan: MethodPlan, original: cst.Call, updated: cst.Call) -> cst.Call:
+    """Return a call of an old method with the arguments of `invoke`."""
+    if original not in plan.calls:
+        return updated
+    arguments: list[cst.Arg] = []
+    config: list[tuple[str, cst.BaseExpression]] = []
+    for argument in updated.args:
+        keyword = argument.keyword.value if argument.keyword else ""
+        if keyword in IN_CONFIG:
+            config.append((keyword, argument.value))
+        elif keyword == "query":
+            arguments.append(argument.with_changes(keyword=cst.Name("input")))
+        else:
+            arguments.append(argument)
+    if not config:
+        return updated.with_changes(args=arguments)
+    elements = [cst.DictElement(cst.SimpleString(f'"{key}"'), value) for key, value in config]
+    tight = cst.SimpleWhitespace("")
+    equal = cst.AssignEqual(whitespace_before=tight, whitespace_after=tight)
+    last = cst.Arg(cst.Dict(elements), keyword=cst.Name("config"), equal=equal)
+    if arguments:
+        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        if not isinstance(arguments[-1].comma, cst.Comma):
+            arguments[-1] = arguments[-1].with_changes(comma=comma, whitespace_after_arg=tight)
+    return updated.with_changes(args=[*arguments, last])

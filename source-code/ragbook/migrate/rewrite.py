@@ -1,0 +1,372 @@
+"""Rewrite the source of one module, and say what was found in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import libcst as cst
+
+from ragbook.migrate.calls import with_arguments
+from ragbook.migrate.findings import Finding, by_hand, describe
+from ragbook.migrate.methods import MethodPlan, plan_methods, rewritten_method
+from ragbook.migrate.naming import Names, NewImport, choose_names
+from ragbook.migrate.plan import Plan, Surroundings, make_plan
+from ragbook.migrate.table import STILL_IN_LANGCHAIN, Elsewhere, Retired, lookup
+from ragbook.migrate.uses import Statement, dotted, read_module, split_path
+
+WIDTH = 88
+"""Longer import lines are broken, one name a line."""
+
+Body = Sequence[cst.BaseStatement]
+
+
+@dataclass
+class Rewritten:
+    """The new source of a module, what was found, and what the new source needs."""
+
+    text: str
+    findings: list[Finding] = field(default_factory=list)
+    files: set[str] = field(default_factory=set)
+    packages: set[str] = field(default_factory=set)
+
+
+def rewrite_source(text: str, around: Surroundings, file: str = "") -> Rewritten:
+    """Rewrite the source of a module.
+
+    Args:
+        text: The source, with whatever line ends it has.
+        around: What must be known of the project around it.
+        file: Its name, for the findings.
+
+    Raises:
+        libcst.ParserSyntaxError: If it does not parse.
+    """
+    tree = cst.parse_module(text)
+    module = read_module(tree)
+    if not (module.imports or module.texts or module.methods):
+        return Rewritten(text)
+    plan = make_plan(module, around)
+    names = choose_names(plan)
+    methods = plan_methods(module, around.own_methods)
+    new = module.wrapper.module.visit(_Rewriter(plan, names, methods))
+    findings = _findings(plan, names, methods, file)
+    changed = any(one.rewritten for one in findings)
+    return Rewritten(new.code if changed else text, findings, names.files, names.packages)
+
+
+class _Rewriter(cst.CSTTransformer):
+    def __init__(self, plan: Plan, names: Names, methods: MethodPlan) -> None:
+        super().__init__()
+        self.plan, self.names, self.methods = plan, names, methods
+        self.config = plan.module.wrapper.module.config_for_parsing
+        self.empty: set[cst.CSTNode] = set()
+
+    def visit_Call(self, node: cst.Call) -> bool:
+        return node not in self.plan.calls
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
+        call = self.plan.calls.get(original_node)
+        if call is None:
+            return rewritten_method(self.methods, original_node, updated_node)
+        new = with_arguments(original_node, call.arguments, lambda value: self._visit(value))
+        cls = cst.Name(self.names.calls[original_node])
+        func = cst.Attribute(cls, cst.Name(call.method)) if call.method else cls
+        old = original_node.func
+        if isinstance(old, cst.Attribute) and call.method:
+            func = old.with_changes(value=cls, attr=cst.Name(call.method))
+            if not (
+                isinstance(old.value, cst.Name | cst.Attribute) and old.value in self.names.uses
+            ):
+                func = cst.Attribute(cls, cst.Name(call.method))
+        return new.with_changes(func=func)
+
+    def _visit(self, value: cst.BaseExpression) -> cst.BaseExpression:
+        new = value.visit(self)
+        assert isinstance(new, cst.BaseExpression)
+        return new
+
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
+        if name := self.names.uses.get(original_node):
+            return updated_node.with_changes(value=name)
+        return updated_node
+
+    def leave_Attribute(
+        self, original_node: cst.Attribute, updated_node: cst.Attribute
+    ) -> cst.BaseExpression:
+        if name := self.names.uses.get(original_node):
+            return cst.Name(name, lpar=updated_node.lpar, rpar=updated_node.rpar)
+        new = self.plan.attributes.get(original_node) or self.methods.attributes.get(original_node)
+        return updated_node.with_changes(attr=cst.Name(new)) if new else updated_node
+
+    def leave_SimpleString(
+        self, original_node: cst.SimpleString, updated_node: cst.SimpleString
+    ) -> cst.BaseExpression:
+        if not self.names.renamed or not self._is_annotation(original_node):
+            return updated_node
+        value = updated_node.value
+        for old, new in self.names.renamed.items():
+            value = re.sub(rf"(?<![\w.]){re.escape(old)}(?!\w)", new, value)
+        return updated_node.with_changes(value=value)
+
+    def _is_annotation(self, node: cst.CSTNode) -> bool:
+        while not isinstance(node, cst.BaseStatement | cst.Call | cst.Module):
+            if isinstance(node, cst.Subscript) and dotted(node.value).endswith("Literal"):
+                return False
+            if isinstance(node, cst.Annotation):
+                return True
+            node = self.plan.module.parent(node)
+        return False
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> Any:
+        if original_node in self.plan.removed:
+            return self._emptied(original_node)
+        if not any(small in self.names.imports for small in original_node.body):
+            return updated_node
+        alone = len(original_node.body) == 1
+        news = self._small_statements(original_node.body, updated_node.body)
+        if not news:
+            return self._emptied(original_node)
+        if not alone:
+            return updated_node.with_changes(body=_joined(news))
+        lost = _lost_comments(original_node.body[0], news)
+        first = updated_node.with_changes(
+            body=[news[0]], leading_lines=[*updated_node.leading_lines, *lost]
+        )
+        rest = [cst.SimpleStatementLine([small]) for small in news[1:]]
+        return cst.FlattenSentinel([first, *rest])
+
+    def leave_SimpleStatementSuite(
+        self, original_node: cst.SimpleStatementSuite, updated_node: cst.SimpleStatementSuite
+    ) -> cst.BaseSuite:
+        if not any(small in self.names.imports for small in original_node.body):
+            return updated_node
+        news = self._small_statements(original_node.body, updated_node.body)
+        return updated_node.with_changes(body=_joined(news) if news else [cst.Pass()])
+
+    def _emptied(self, line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
+        """Return a mark in place of a statement that goes; its comments go to the next one."""
+        comments = [one for one in line.leading_lines if one.comment]
+        if line.trailing_whitespace.comment:
+            comments.append(cst.EmptyLine(comment=line.trailing_whitespace.comment))
+        mark = cst.SimpleStatementLine([cst.Pass()], leading_lines=comments)
+        self.empty.add(mark)
+        return mark
+
+    def _without_marks(self, body: Body) -> tuple[list[cst.BaseStatement], list[cst.EmptyLine]]:
+        kept: list[cst.BaseStatement] = []
+        carried: list[cst.EmptyLine] = []
+        for statement in body:
+            if statement in self.empty:
+                assert isinstance(statement, cst.SimpleStatementLine)
+                carried += statement.leading_lines
+            else:
+                if carried:
+                    lines = [*carried, *getattr(statement, "leading_lines", ())]
+                    statement = statement.with_changes(leading_lines=lines)
+                    carried = []
+                kept.append(statement)
+        return kept, carried
+
+    def leave_IndentedBlock(
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.BaseSuite:
+        if not self.empty.intersection(updated_node.body):
+            return updated_node
+        kept, carried = self._without_marks(updated_node.body)
+        kept = kept or [cst.SimpleStatementLine([cst.Pass()])]
+        return updated_node.with_changes(body=kept, footer=[*carried, *updated_node.footer])
+
+    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
+        if not self.empty.intersection(updated_node.body):
+            return updated_node
+        kept, carried = self._without_marks(updated_node.body)
+        return updated_node.with_changes(body=kept, footer=[*carried, *updated_node.footer])
+
+    def _small_statements(
+        self, originals: Sequence[cst.BaseSmallStatement], updated: Sequence[cst.BaseSmallStatement]
+    ) -> list[cst.BaseSmallStatement]:
+        found: list[cst.BaseSmallStatement] = []
+        for original, new in zip(originals, updated):
+            if isinstance(original, cst.Import | cst.ImportFrom) and original in self.names.imports:
+                found += self._new_imports(original)
+            else:
+                found.append(new)
+        return found
+
+    def _new_imports(self, statement: Statement) -> list[cst.BaseSmallStatement]:
+        news = self.names.imports[statement]
+        if isinstance(statement, cst.ImportFrom) and (same := self._in_place(statement)):
+            return [same]
+        kept: list[cst.BaseSmallStatement] = []
+        if statement in self.names.stars:
+            pass
+        elif isinstance(statement.names, cst.ImportStar):
+            kept = [statement]
+        else:
+            aliases = [alias for alias in statement.names if alias not in self.names.gone]
+            if len(aliases) == len(statement.names):
+                kept = [statement]
+            elif aliases:
+                last = statement.names[-1].comma
+                aliases[-1] = aliases[-1].with_changes(comma=last)
+                kept = [statement.with_changes(names=aliases)]
+        return [*kept, *self._written(news)]
+
+    def _in_place(self, statement: cst.ImportFrom) -> cst.ImportFrom | None:
+        """Return the statement with another module, where each name has one successor in it."""
+        if isinstance(statement.names, cst.ImportStar):
+            return None
+        news = [self.names.one_to_one.get(alias) for alias in statement.names]
+        if None in news or len({new.module for new in news if new}) != 1:
+            return None
+        if set(news) != set(self.names.imports[statement]):  # some are imported above already
+            return None
+        aliases = []
+        for alias, new in zip(statement.names, news):
+            assert new
+            name = alias.with_changes(name=cst.Name(new.name))
+            if new.local == new.name and alias.asname and new.local != alias.name.value:
+                name = name.with_changes(asname=None)
+            elif new.local != new.name and not alias.asname:
+                as_name = cst.AsName(name=cst.Name(new.local))
+                name = name.with_changes(asname=as_name)
+            aliases.append(name)
+        assert news[0]
+        shape = self._parsed(f"from {news[0].module} import x")
+        assert isinstance(shape, cst.ImportFrom)
+        after = statement.whitespace_after_from
+        return statement.with_changes(
+            module=shape.module,
+            relative=shape.relative,
+            names=aliases,
+            whitespace_after_from=after,
+        )
+
+    def _written(self, news: Sequence[NewImport]) -> list[cst.BaseSmallStatement]:
+        by_module: dict[str, list[str]] = {}
+        for new in sorted(set(news)):
+            by_module.setdefault(new.module, []).append(new.text)
+        lines = []
+        for module, texts in by_module.items():
+            line = f"from {module} import {', '.join(texts)}"
+            if len(line) > WIDTH and len(texts) > 1:
+                inner = "".join(f"    {text},\n" for text in texts)
+                line = f"from {module} import (\n{inner})"
+            lines.append(self._parsed(line))
+        return lines
+
+    def _parsed(self, line: str) -> cst.BaseSmallStatement:
+        newline = self.config.default_newline
+        assert isinstance(newline, str)
+        parsed = cst.parse_statement(line.replace("\n", newline), self.config)
+        assert isinstance(parsed, cst.SimpleStatementLine)
+        return parsed.body[0]
+
+
+def _joined(news: Sequence[cst.BaseSmallStatement]) -> list[cst.BaseSmallStatement]:
+    semicolon = cst.Semicolon(whitespace_after=cst.SimpleWhitespace(" "))
+    joined = [new.with_changes(semicolon=semicolon) for new in news[:-1]]
+    return [*joined, news[-1].with_changes(semicolon=cst.MaybeSentinel.DEFAULT)]
+
+
+class _Comments(cst.CSTVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[cst.Comment] = []
+
+    def visit_Comment(self, node: cst.Comment) -> None:
+        self.found.append(node)
+
+
+def _lost_comments(
+    old: cst.BaseSmallStatement, news: Sequence[cst.BaseSmallStatement]
+) -> list[cst.EmptyLine]:
+    before, after = _Comments(), _Comments()
+    old.visit(before)
+    for new in news:
+        new.visit(after)
+    kept = [comment.value for comment in after.found]
+    return [cst.EmptyLine(comment=c) for c in before.found if c.value not in kept]
+
+
+def _findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> list[Finding]:
+    prefix = plan.around.prefix
+    module = plan.module
+    found: list[Finding] = []
+    told: set[tuple[int, str]] = set()
+
+    def add(line: int, path: str, kind: str, entry: Any, rewritten: bool, why: str = "") -> None:
+        told.add((line, path.rpartition(".")[2]))
+        facts: dict[str, Any] = describe(path, entry, prefix)
+        if rewritten and isinstance(entry, Retired) and (targets := plan.targets(entry)):
+            dot = "" if prefix.endswith(".") else "."
+            facts["here"] = ", ".join(f"{prefix}{dot}{file}.{cls}" for file, cls in targets)
+        found.append(Finding(file, line, path, kind, rewritten, why=why, **facts))
+
+    for item in module.imports:
+        if item.entry is not None:
+            done = plan.rewrites(item.entry)
+            add(
+                item.line,
+                item.path,
+                "import",
+                item.entry,
+                done,
+                "" if done else _why(plan, item.entry),
+            )
+        elif (item.alias is not None and item.alias not in names.gone) or (
+            item.local == "*" and item.statement not in names.stars
+        ):
+            if _stays(item.module, item.local) or _only_left_uses(plan, item.local):
+                continue
+            add(item.line, item.module, "import", Elsewhere(), False, _whole_why(item.local))
+    for use in module.uses:
+        if isinstance(use.node, cst.Attribute) or use.node.value in module.undefined:
+            done = plan.rewrites(use.entry)
+            add(use.line, use.path, "use", use.entry, done, "" if done else _why(plan, use.entry))
+    for name, reasons in plan.left.items():
+        row = next(
+            (u.entry for u in module.uses if isinstance(u.entry, Retired) and u.entry.name == name),
+            None,
+        )
+        paths = {u.line: u.path for u in module.uses if u.entry is row}
+        for line, why in reasons:
+            if row is not None and (line, name) not in told:
+                add(line, paths.get(line, f"{row.modules[0]}.{name}"), "use", row, False, why)
+    for text in module.texts:
+        split = split_path(text.path)
+        entry = lookup(*split) if split else None
+        add(text.line, text.path, "string", entry or Elsewhere(), False, "it is named in a string")
+    for line, name, new, why in methods.found:
+        what = "gone from langchain-core since 1.0.0"
+        found.append(Finding(file, line, name, "method", not why, what, "1.0.0", new, (), why))
+    return sorted(found, key=lambda one: (one.line, one.old, one.kind))
+
+
+def _why(plan: Plan, entry: Any) -> str:
+    if isinstance(entry, Retired) and (reasons := plan.left.get(entry.name)):
+        return by_hand(entry) or f"line {reasons[0][0]}: {reasons[0][1]}"
+    return by_hand(entry)
+
+
+def _stays(module: str, local: str) -> bool:
+    return local != "*" and module in STILL_IN_LANGCHAIN
+
+
+def _only_left_uses(plan: Plan, local: str) -> bool:
+    """Tell whether the uses of a module are listed one by one already."""
+    return any(
+        isinstance(use.node, cst.Attribute) and dotted(use.node).startswith(f"{local}.")
+        for use in plan.module.uses
+    )
+
+
+def _whole_why(local: str) -> str:
+    if local == "*":
+        return "what it brings cannot be told from the other names of the file"
+    return "nothing of it is used in a way that can be rewritten"

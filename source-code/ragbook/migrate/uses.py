@@ -1,0 +1,252 @@
+"""Find in one module every import of an old package, and every place that uses what it brings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import cast
+
+import libcst as cst
+from libcst.metadata import (
+    ExpressionContext,
+    ExpressionContextProvider,
+    ImportAssignment,
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+    QualifiedNameProvider,
+    QualifiedNameSource,
+    Scope,
+    ScopeProvider,
+)
+
+from ragbook.migrate.table import Entry, canonical, is_old, listed, lookup, modules, names
+
+DOTTED = re.compile(r"(?:langchain|langchain_classic|langchain_community)(?:\.\w+)+")
+OLD_METHODS = {"get_relevant_documents": "invoke", "aget_relevant_documents": "ainvoke"}
+
+Statement = cst.Import | cst.ImportFrom
+
+
+@dataclass
+class Imported:
+    """One name that an import statement brings: an object, a module, or everything (`*`)."""
+
+    statement: Statement
+    alias: cst.ImportAlias | None
+    module: str
+    name: str | None
+    local: str
+    entry: Entry | None
+    line: int
+
+    @property
+    def path(self) -> str:
+        """The full name of what is imported."""
+        return f"{self.module}.{self.name}" if self.name else self.module
+
+
+@dataclass
+class Use:
+    """One expression that names something of an old package, such as `r.EnsembleRetriever`."""
+
+    node: cst.Name | cst.Attribute
+    module: str
+    name: str
+    entry: Entry
+    line: int
+
+    @property
+    def path(self) -> str:
+        """The full name of what is used."""
+        return f"{self.module}.{self.name}"
+
+
+@dataclass
+class Text:
+    """A string that names a module or object of an old package."""
+
+    node: cst.SimpleString
+    path: str
+    line: int
+
+
+@dataclass
+class Module:
+    """What was found in one module."""
+
+    wrapper: MetadataWrapper
+    imports: list[Imported] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+    texts: list[Text] = field(default_factory=list)
+    methods: list[tuple[cst.Attribute, int]] = field(default_factory=list)
+    bound: set[str] = field(default_factory=set)
+    rebound: set[str] = field(default_factory=set)
+    exported: set[str] = field(default_factory=set)
+    undefined: set[str] = field(default_factory=set)
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Return the node around a node; around one that was made up, the module."""
+        return self._parents.get(node, self.wrapper.module)
+
+    @cached_property
+    def _parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
+        return cast("Mapping[cst.CSTNode, cst.CSTNode]", self.wrapper.resolve(ParentNodeProvider))
+
+    def scope(self, node: cst.CSTNode) -> Scope | None:
+        """Return the scope that an expression is in."""
+        return self.wrapper.resolve(ScopeProvider).get(node)
+
+    def line(self, node: cst.CSTNode) -> int:
+        """Return the line that a node begins in."""
+        return int(self.wrapper.resolve(PositionProvider)[node].start.line)
+
+
+def read_module(tree: cst.Module) -> Module:
+    """Find all that a module has of the old packages."""
+    module = Module(MetadataWrapper(tree, unsafe_skip_copy=True))
+    scopes = {scope for scope in module.wrapper.resolve(ScopeProvider).values() if scope}
+    for scope in scopes:
+        assigned = list(scope.assignments)
+        module.bound.update(one.name for one in assigned)
+        imported = {one.name for one in assigned if isinstance(one, ImportAssignment)}
+        others = {one.name for one in assigned if not isinstance(one, ImportAssignment)}
+        module.rebound.update(imported & others)
+        for access in scope.accesses:
+            if not access.referents and isinstance(access.node, cst.Name):
+                module.undefined.add(access.node.value)
+    module.wrapper.module.visit(_Finder(module))
+    return module
+
+
+def split_path(path: str) -> tuple[str, str] | None:
+    """Split a dotted path into the module and the name in it, where the table knows both."""
+    parts = path.split(".")
+    for depth in range(len(parts) - 1, 0, -1):
+        if (canonical(".".join(parts[:depth])), parts[depth]) in names():
+            return ".".join(parts[:depth]), parts[depth]
+    for depth in range(len(parts) - 1, 0, -1):
+        if canonical(".".join(parts[:depth])) in modules():
+            return ".".join(parts[:depth]), parts[depth]
+    return None
+
+
+class _Finder(cst.CSTVisitor):
+    def __init__(self, module: Module) -> None:
+        super().__init__()
+        self.found = module
+        self.contexts = module.wrapper.resolve(ExpressionContextProvider)
+        self.names = module.wrapper.resolve(QualifiedNameProvider)
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+        if node.relative or node.module is None:
+            return False
+        home = dotted(node.module)
+        if not is_old(home):
+            return False
+        line = self.found.line(node)
+        if isinstance(node.names, cst.ImportStar):
+            self._star(node, home, line)
+            return False
+        for alias in node.names:
+            name = alias.name.value
+            assert isinstance(name, str)
+            local = alias.asname.name.value if alias.asname else name  # type: ignore[union-attr]
+            inner = f"{home}.{name}"
+            known = (canonical(home), name) in names()
+            if not known and canonical(inner) in modules():
+                item = Imported(node, alias, inner, None, str(local), None, line)
+            else:
+                item = Imported(node, alias, home, name, str(local), lookup(home, name), line)
+            self.found.imports.append(item)
+        return False
+
+    def _star(self, node: cst.ImportFrom, home: str, line: int) -> None:
+        self.found.imports.append(Imported(node, None, home, None, "*", None, line))
+        known = listed(home)
+        for scope in {s for s in self.found.wrapper.resolve(ScopeProvider).values() if s}:
+            for access in scope.accesses:
+                name = access.node.value if isinstance(access.node, cst.Name) else None
+                if name in known and not access.referents:
+                    assert isinstance(access.node, cst.Name)
+                    use = Use(access.node, home, name, known[name], self.found.line(access.node))
+                    self.found.uses.append(use)
+
+    def visit_Import(self, node: cst.Import) -> bool:
+        for alias in node.names:
+            home = dotted(alias.name)
+            if is_old(home):
+                local = dotted(alias.asname.name) if alias.asname else home
+                line = self.found.line(node)
+                self.found.imports.append(Imported(node, alias, home, None, local, None, line))
+        return False
+
+    def visit_Attribute(self, node: cst.Attribute) -> bool:
+        if node.attr.value in OLD_METHODS:
+            self.found.methods.append((node, self.found.line(node)))
+        return not self._use(node)
+
+    def visit_Name(self, node: cst.Name) -> None:
+        self._use(node)
+
+    def _use(self, node: cst.Name | cst.Attribute) -> bool:
+        if self.contexts.get(node) is not ExpressionContext.LOAD:
+            return False
+        found = self.names.get(node) or ()
+        qualified = found() if callable(found) else found  # libcst works them out when asked
+        for one in sorted(qualified or (), key=lambda one: str(one.name)):
+            if one.source != QualifiedNameSource.IMPORT or not is_old(one.name):
+                continue
+            split = split_path(one.name)
+            # A longer chain, as X.from_llm, is handled at the part that is the object itself.
+            if split is None or one.name != ".".join(split):
+                continue
+            entry = lookup(*split)
+            if entry is not None and split[1]:
+                self.found.uses.append(Use(node, *split, entry, self.found.line(node)))
+                return True
+        return False
+
+    def visit_SimpleString(self, node: cst.SimpleString) -> None:
+        try:
+            value = node.evaluated_value
+        except (SyntaxError, ValueError):
+            return
+        if isinstance(value, str) and DOTTED.fullmatch(value) and not self._is_docstring(node):
+            split = split_path(value)
+            if split and lookup(*split) is not None:
+                self.found.texts.append(Text(node, value, self.found.line(node)))
+
+    def _is_docstring(self, node: cst.SimpleString) -> bool:
+        return isinstance(self.found.parent(node), cst.Expr)
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        targets = [target.target for target in node.targets]
+        if any(isinstance(t, cst.Name) and t.value == "__all__" for t in targets):
+            self.found.exported.update(_strings(node.value))
+
+    def visit_AugAssign(self, node: cst.AugAssign) -> None:
+        if isinstance(node.target, cst.Name) and node.target.value == "__all__":
+            self.found.exported.update(_strings(node.value))
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+        if isinstance(node.target, cst.Name) and node.target.value == "__all__" and node.value:
+            self.found.exported.update(_strings(node.value))
+
+
+def _strings(node: cst.BaseExpression) -> Sequence[str]:
+    if isinstance(node, cst.List | cst.Tuple):
+        values = [e.value for e in node.elements if isinstance(e.value, cst.SimpleString)]
+        return [str(value.evaluated_value) for value in values]
+    return ()
+
+
+def dotted(node: cst.CSTNode | None) -> str:
+    """Return the text of a dotted name."""
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        return f"{dotted(node.value)}.{node.attr.value}"
+    return ""
