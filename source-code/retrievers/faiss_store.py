@@ -249,7 +249,9 @@ class FaissStore(VectorStore):
         with self._lock:
             lines = b"".join(map(_line, self._documents.values()))
             vectors = _vectors(self._index)
-        mark = hashlib.sha256(lines + vectors.tobytes()).hexdigest()[:16]
+        digest, numbers = hashlib.sha256(lines), memoryview(vectors)
+        digest.update(numbers)  # in place: a copy of a million vectors is gigabytes
+        mark = digest.hexdigest()[:16]
         names = {"vectors": f"vectors-{mark}.npz", "documents": f"documents-{mark}.jsonl"}
         with _written_whole(folder / names["vectors"]) as file:
             np.savez(file, vectors=vectors)
