@@ -1,4 +1,4 @@
-"""The `rag` command: ask, compare, explain, evaluate, tune, copy, doctor, tools, serve and others.
+"""The `rag` command: ask, compare, evaluate, tune, copy, migrate, doctor, tools, serve and others.
 
 Nothing heavy is imported before a command needs it, so that `rag --help` answers at once.
 """
@@ -22,7 +22,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from ragbook import book, serve_cli, tools_cli
+from ragbook import book, migrate_cli, serve_cli, tools_cli
 from ragbook.console import (
     NARROW_TERMINAL,
     WIDE_TERMINAL,
@@ -60,6 +60,7 @@ app = typer.Typer(
 app.add_typer(book.app, name="book")
 app.add_typer(tools_cli.app, name="tools")
 app.command()(serve_cli.serve)
+app.command()(migrate_cli.migrate)
 REPEATS = 5
 """How often `compare` repeats a search to time it."""
 

@@ -128,7 +128,7 @@ def copy_retrievers(names: Iterable[str], to: Path, force: bool = False) -> Copy
     wanted = _with_siblings(found, files)
     report = CopyReport()
     packages = sorted({package for name in wanted for package in files[name].packages})
-    report.packages = [_requirement(package) for package in packages]
+    report.packages = [requirement(package) for package in packages]
     for name, file in zip(files if given == ["all"] else given, found):
         if wanted_class := name if name in file.classes else file.main:
             report.imports.append(f"from {_package(to)}.{file.name} import {wanted_class}")
@@ -243,7 +243,7 @@ def _public_classes(tree: ast.Module) -> tuple[str, ...]:
     return tuple(node.name for node in classes if not node.name.startswith("_"))
 
 
-def _requirement(package: str) -> str:
+def requirement(package: str) -> str:
     """Return the package with the versions that this project is tested with."""
     for line in requires("ragbook") or []:
         requirement = line.partition(";")[0].strip()

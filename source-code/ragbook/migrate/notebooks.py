@@ -148,9 +148,10 @@ def _as_python(source: str) -> tuple[str, tuple[int, str] | None]:
                 "\n".join(lines), "cell", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
             )
         except (SyntaxError, ValueError) as error:
-            at = _magic_line(lines, getattr(error, "lineno", None) or 1, start)
+            line = int(getattr(error, "lineno", None) or 1)
+            at = _magic_line(lines, line, start)
             if at is None:
-                fault = (getattr(error, "lineno", None) or 1, getattr(error, "msg", str(error)))
+                fault = (line, str(getattr(error, "msg", error)))
                 return "\n".join(HIDDEN + line for line in source.split("\n")), fault
             blank = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
             lines[at] = f"{blank}pass  {HIDDEN}{lines[at].lstrip()}"
@@ -161,7 +162,8 @@ def _as_python(source: str) -> tuple[str, tuple[int, str] | None]:
 
 def _magic_line(lines: Sequence[str], reported: int, start: int) -> int | None:
     # An open string is reported where it begins, so the line itself comes first, then all before.
-    for at in [reported - 1, *range(start, min(reported, len(lines)))]:
+    candidates: list[int] = [reported - 1, *range(start, min(reported, len(lines)))]
+    for at in candidates:
         line = lines[at] if at < len(lines) else ""
         if HIDDEN not in line and line.strip() and MAGIC.match(line):
             return at

@@ -13,6 +13,7 @@ from ragbook.migrate.calls import with_arguments
 from ragbook.migrate.findings import Finding, by_hand, describe
 from ragbook.migrate.methods import MethodPlan, plan_methods, rewritten_method
 from ragbook.migrate.naming import Names, NewImport, choose_names
+from ragbook.migrate.notebooks import SEPARATOR
 from ragbook.migrate.plan import Plan, Surroundings, make_plan
 from ragbook.migrate.table import STILL_IN_LANGCHAIN, Elsewhere, Retired, lookup
 from ragbook.migrate.uses import Statement, dotted, read_module, split_path
@@ -43,8 +44,11 @@ def rewrite_source(text: str, around: Surroundings, file: str = "") -> Rewritten
 
     Raises:
         libcst.ParserSyntaxError: If it does not parse.
+        ValueError: If it could not be written back as it is.
     """
     tree = cst.parse_module(text)
+    if tree.code != text:
+        raise ValueError("its line ends or blanks cannot be kept as they are")
     module = read_module(tree)
     if not (module.imports or module.texts or module.methods):
         return Rewritten(text)
@@ -151,6 +155,8 @@ class _Rewriter(cst.CSTTransformer):
     def _emptied(self, line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
         """Return a mark in place of a statement that goes; its comments go to the next one."""
         comments = [one for one in line.leading_lines if one.comment]
+        if any(one.comment and one.comment.value.startswith(SEPARATOR) for one in comments):
+            comments = list(line.leading_lines)  # the marks between the cells of a notebook
         if line.trailing_whitespace.comment:
             comments.append(cst.EmptyLine(comment=line.trailing_whitespace.comment))
         mark = cst.SimpleStatementLine([cst.Pass()], leading_lines=comments)

@@ -1,0 +1,274 @@
+"""Migrate a project: find what is retired, rewrite what is safe, copy what is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import libcst as cst
+
+from ragbook.copying import CopyReport, copy_retrievers, requirement, retriever_files
+from ragbook.migrate import notebooks
+from ragbook.migrate.files import (
+    MENTIONS,
+    Source,
+    Unreadable,
+    project_files,
+    read_source,
+    replace_file,
+)
+from ragbook.migrate.findings import Finding
+from ragbook.migrate.plan import Surroundings
+from ragbook.migrate.project import (
+    OLD_DISTRIBUTIONS,
+    Destination,
+    ProjectError,
+    declarations,
+    default_destination,
+    given_destination,
+    imports_of,
+    uncommitted,
+)
+from ragbook.migrate.rewrite import Rewritten, rewrite_source
+from ragbook.migrate.survey import Survey, read_project
+
+
+@dataclass(frozen=True)
+class Change:
+    """A file with its old and its new text."""
+
+    source: Source
+    text: str
+
+
+@dataclass
+class Migration:
+    """What was found in a project, what was or would be done, and what is left."""
+
+    path: Path
+    findings: list[Finding] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    destination: Destination | None = None
+    copied: CopyReport | None = None
+    files: list[str] = field(default_factory=list)
+    packages: list[str] = field(default_factory=list)
+    removable: list[str] = field(default_factory=list)
+    declared: list[tuple[str, int, str]] = field(default_factory=list)
+    scanned: int = 0
+    written: bool = False
+
+    @property
+    def left(self) -> list[Finding]:
+        """What is left for hand."""
+        return [one for one in self.findings if not one.rewritten]
+
+    @property
+    def uv_add(self) -> str:
+        """The command that installs what the new imports need; empty if nothing is rewritten."""
+        quoted = " ".join(f'"{package}"' for package in self.packages)
+        return f"uv add {quoted}" if quoted else ""
+
+    @property
+    def uv_remove(self) -> str:
+        """The command that removes what nothing imports any more; empty if there is none."""
+        return f"uv remove {' '.join(self.removable)}" if self.removable else ""
+
+    @property
+    def exit_code(self) -> int:
+        """0 if nothing is to be done or all was done, 1 if something is found or left."""
+        return int(bool(self.left if self.written else self.findings))
+
+
+def migrate(
+    path: Path, write: bool = False, to: Path | None = None, force: bool = False
+) -> Migration:
+    """Find what is retired in a project, and with `write` rewrite what is safe.
+
+    Nothing of the project is executed. Each file is replaced in one step or not at all.
+
+    Args:
+        path: A folder, a Python file or a notebook.
+        write: Rewrite files and copy the retrievers that they need.
+        to: The folder for the copied retrievers; default: `retrievers` in the package that uses
+            them, or beside the scripts.
+        force: Write even where git could not undo it.
+
+    Raises:
+        ProjectError: If the path is not there, is no Python, or git could not undo the changes.
+        CopyError: If a retriever file is there with other content.
+    """
+    if not path.exists():
+        raise ProjectError(f"There is no {path}. Give a folder, a .py file or a notebook.")
+    if path.is_file() and path.suffix not in (".py", ".ipynb"):
+        raise ProjectError(f"{path} is no Python file and no notebook.")
+    result = Migration(path)
+    sources = _read_all(path, result)
+    survey = read_project((s.path, _python(s)) for s in sources)
+    relevant = [s for s in sources if MENTIONS.search(s.text)]
+    drafts = {s: _rewritten(s, survey.around(s.path, "retrievers"), result) for s in relevant}
+    users = [s.path for s, draft in drafts.items() if draft.files]
+    if to is not None:
+        destination = given_destination(path, to)
+    else:
+        destination = default_destination(path, users or [s.path for s in relevant])
+    result.destination = destination
+    finals = {s: _final(s, draft, destination, survey, result) for s, draft in drafts.items()}
+    _summarise(result, sources, finals)
+    if write:
+        _write(result, force)
+    return result
+
+
+def _read_all(path: Path, result: Migration) -> list[Source]:
+    sources = []
+    for file in project_files(path):
+        result.scanned += 1
+        try:
+            sources.append(read_source(file))
+        except Unreadable as error:
+            result.findings.append(_unread(_name(result, file), 1, str(error)))
+    return sources
+
+
+def _name(result: Migration, file: Path) -> str:
+    base = result.path if result.path.is_dir() else result.path.parent
+    return file.relative_to(base).as_posix()
+
+
+def _unread(file: str, line: int, why: str, cell: int | None = None) -> Finding:
+    return Finding(file, line, "", "file", False, why=why, cell=cell)
+
+
+def _python(source: Source) -> str:
+    if source.path.suffix == ".py":
+        return source.text
+    try:
+        return notebooks.join(notebooks.code_cells(source.text)).text
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _rewritten(source: Source, around: Surroundings, result: Migration) -> Rewritten:
+    name = _name(result, source.path)
+    try:
+        if source.path.suffix == ".ipynb":
+            return _rewritten_notebook(source, around, name)
+        return rewrite_source(source.text, around, name)
+    except cst.ParserSyntaxError as error:
+        why = f"it does not parse: {error.message}"
+        return Rewritten(source.text, [_unread(name, error.raw_line, why)])
+    except RecursionError:
+        return Rewritten(source.text, [_unread(name, 1, "it is nested too deeply to be read")])
+    except ValueError as error:
+        return Rewritten(source.text, [_unread(name, 1, str(error))])
+
+
+def _rewritten_notebook(source: Source, around: Surroundings, name: str) -> Rewritten:
+    cells = notebooks.code_cells(source.text)
+    joined = notebooks.join(cells)
+    findings = [
+        _unread(name, line, f"the cell does not parse: {why}", cell)
+        for cell, line, why in joined.broken
+        if MENTIONS.search(next(c.source for c in cells if c.number == cell))
+    ]
+    for cell in cells:
+        for line, package in notebooks.installs(cell):
+            why = f"the line installs {package}; take it out when nothing imports it any more"
+            findings.append(
+                Finding(name, line, package, "install", False, why=why, cell=cell.number)
+            )
+    new = rewrite_source(joined.text, around, name)
+    for one in new.findings:
+        number, line = joined.place(one.line)
+        findings.append(_in_cell(one, number, line))
+    new_sources = notebooks.split(new.text)
+    if len(new_sources) != len(cells):
+        raise ValueError("its cells could not be told apart after rewriting")
+    text = notebooks.replaced(source.text, cells, new_sources)
+    findings.sort(key=lambda one: (one.cell or 0, one.line, one.old))
+    return Rewritten(text, findings, new.files, new.packages)
+
+
+def _in_cell(finding: Finding, cell: int, line: int) -> Finding:
+    return replace(finding, cell=cell, line=line)
+
+
+def _final(
+    source: Source, draft: Rewritten, destination: Destination, survey: Survey, result: Migration
+) -> Rewritten:
+    prefix = destination.prefix(source.path, source.text)
+    if not draft.findings or prefix == "retrievers":
+        return draft
+    return _rewritten(source, survey.around(source.path, prefix), result)
+
+
+def _summarise(
+    result: Migration, sources: Sequence[Source], finals: dict[Source, Rewritten]
+) -> None:
+    files: set[str] = set()
+    packages: set[str] = set()
+    for source, new in finals.items():
+        result.findings += new.findings
+        if new.text != source.text:
+            result.changes.append(Change(source, new.text))
+            files |= new.files
+            packages |= new.packages
+    result.findings.sort(key=lambda one: (one.file, one.cell or 0, one.line, one.old))
+    result.files = sorted(files)
+    known = retriever_files()
+    queue, seen = sorted(files), set[str]()
+    while queue:
+        name = queue.pop()
+        if name not in seen:
+            seen.add(name)
+            packages.update(known[name].packages)
+            queue += known[name].siblings
+    result.packages = [requirement(package) for package in sorted(packages)]
+    result.declared = declarations(result.path)
+    after = {s: finals[s].text if s in finals else s.text for s in sources}
+    declared = {name for _, _, name in result.declared}
+    for distribution, module in OLD_DISTRIBUTIONS.items():
+        before = any(imports_of(module, s.text) for s in sources)
+        if (before or distribution in declared) and not any(
+            imports_of(module, text) for text in after.values()
+        ):
+            result.removable.append(distribution)
+
+
+def _write(result: Migration, force: bool) -> None:
+    if result.changes and not force:
+        _check_git(result)
+    result.written = True
+    if result.files:
+        assert result.destination
+        folder = result.destination.folder
+        result.copied = copy_retrievers(result.files, folder)
+        init = folder / "__init__.py"
+        if not init.exists():
+            init.write_text(
+                '"""Retrievers copied by rag migrate: yours to read and change."""\n',
+                encoding="utf-8",
+            )
+    for change in result.changes:
+        try:
+            replace_file(change.source, change.source.encoded(change.text))
+        except (Unreadable, UnicodeEncodeError) as error:
+            name = _name(result, change.source.path)
+            result.findings.append(_unread(name, 1, str(error)))
+
+
+def _check_git(result: Migration) -> None:
+    files = [change.source.path for change in result.changes]
+    open_files = uncommitted(result.path, files)
+    if open_files is None:
+        raise ProjectError(
+            f"{result.path} is in no git repository, so nothing could be undone. Nothing was "
+            "written. Make a copy and use --force, or see the changes with --diff."
+        )
+    if open_files:
+        listed = ", ".join(open_files[:10]) + (" …" if len(open_files) > 10 else "")
+        raise ProjectError(
+            f"Not committed yet: {listed}. Nothing was written. Commit first, so that git can undo "
+            "the changes, or use --force."
+        )

@@ -1,0 +1,73 @@
+"""What modules of a project know of each other, as far as rewriting one can break another."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ragbook.migrate.plan import Surroundings
+from ragbook.migrate.uses import OLD_METHODS
+
+PATH_TO_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\.[A-Za-z_]\w*")
+
+
+@dataclass
+class Survey:
+    """Names that are reached from other modules, each with the last part of the module's name."""
+
+    imported: set[tuple[str, str, Path]] = field(default_factory=set)
+    """Module, name, and the file that imports it or takes it as an attribute."""
+    in_strings: set[tuple[str, str]] = field(default_factory=set)
+    own_methods: set[str] = field(default_factory=set)
+
+    def around(self, file: Path, prefix: str) -> Surroundings:
+        """Return what must be known for rewriting one file."""
+        is_init = file.name == "__init__.py"
+        own = file.resolve().parent.name if is_init else file.stem
+        imported = {name for module, name, by in self.imported if module == own and by != file}
+        return Surroundings(
+            prefix=prefix,
+            is_init=is_init,
+            imported_elsewhere=frozenset(imported),
+            patched=frozenset(name for module, name in self.in_strings if module == own),
+            own_methods=frozenset(self.own_methods),
+        )
+
+
+def read_project(sources: Iterable[tuple[Path, str]]) -> Survey:
+    """Read what modules import from each other and name in strings; what does not parse is skipped.
+
+    Args:
+        sources: Files with their Python source (of a notebook, that of all cells).
+    """
+    survey = Survey()
+    for file, text in sources:
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        for node in ast.walk(tree):
+            _read(survey, node, file)
+    return survey
+
+
+def _read(survey: Survey, node: ast.AST, file: Path) -> None:
+    if isinstance(node, ast.ImportFrom):
+        parent = file.resolve().parent
+        for _ in range(node.level - 1):
+            parent = parent.parent
+        module = node.module.rpartition(".")[2] if node.module else parent.name
+        survey.imported.update((module, alias.name, file) for alias in node.names)
+    elif isinstance(node, ast.Attribute):
+        value = node.value
+        owner = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
+        survey.imported.add((owner, node.attr, file))
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if PATH_TO_NAME.fullmatch(node.value):
+            module, _, name = node.value.rpartition(".")
+            survey.in_strings.add((module.rpartition(".")[2], name))
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in OLD_METHODS:
+        survey.own_methods.add(node.name)

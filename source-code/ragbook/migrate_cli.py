@@ -1,0 +1,72 @@
+"""`rag migrate`: move a project away from LangChain's retired classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ragbook.console import Json, out, path_option, print_json, print_line
+from ragbook.terminal import harmless
+
+COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def migrate(
+    path: Annotated[
+        Path, typer.Argument(parser=path_option, metavar="PATH", help="A folder, .py or .ipynb.")
+    ],
+    write: Annotated[bool, typer.Option("--write", help="Rewrite the files.")] = False,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            parser=path_option,
+            metavar="FOLDER",
+            help="Where the retrievers go. Default: retrievers/ in the package, or by the scripts.",
+        ),
+    ] = None,
+    diff: Annotated[bool, typer.Option("--diff", help="Show the changes, write nothing.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write even if git cannot undo it.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Find imports that LangChain retired, say what replaces them, and rewrite what is safe.
+
+    Reads .py and .ipynb files and never runs them. Without --write nothing is changed. Exit code: 0
+    if there is nothing to do or all was done, 1 if something is found, or with --write left for
+    you, 2 if it could not run as asked.
+    """
+    from ragbook.copying import CopyError
+    from ragbook.migrate.project import ProjectError
+    from ragbook.migrate.report import as_json as document
+    from ragbook.migrate.report import diff_lines, text_lines
+    from ragbook.migrate.run import migrate as run
+
+    if write and diff:
+        raise typer.BadParameter("--diff writes nothing: give --write or --diff.")
+    if as_json and diff:
+        raise typer.BadParameter("Give --json or --diff.")
+    try:
+        result = run(path, write=write, to=to, force=force)
+    except (ProjectError, CopyError) as error:
+        raise typer.BadParameter(str(error)) from None
+    if as_json:
+        print_json(document(result))
+    elif diff:
+        for line in diff_lines(result):
+            _print_diff(line)
+    else:
+        for line in text_lines(result):
+            print_line(harmless(line))
+    raise typer.Exit(result.exit_code)
+
+
+def _print_diff(line: str) -> None:
+    safe = harmless(line)
+    if out.is_terminal:
+        bold = "bold" if line.startswith(("+++", "---")) else COLOURS.get(line[:1])
+        out.print(safe, style=bold, markup=False, soft_wrap=True)
+    else:
+        print_line(safe)
