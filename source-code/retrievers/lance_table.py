@@ -212,12 +212,24 @@ def unindexed_rows(table: Any) -> dict[str, int]:
     return found
 
 
-def update_indexes(table: Any) -> None:
+def update_indexes(table: Any, *, keep: timedelta | None = None) -> None:
     """Take rows that were added into the indexes, and merge the small files they are in.
 
     Searches go on meanwhile. Of several processes, one should do this.
+
+    Args:
+        table: The table.
+        keep: How long the files stay that a change replaced, for searches that still read them:
+            an hour is plenty. By default LanceDB's seven days, in which a table that changes
+            often grows to many times its size.
+
+    Raises:
+        ValueError: If `keep` is negative.
+        LanceError: If the table cannot be written.
     """
-    ask(table, table.optimize)
+    if keep is not None and keep < timedelta(0):
+        raise ValueError(f"keep must not be negative, got {keep}.")
+    ask(table, lambda: table.optimize(cleanup_older_than=keep))
 
 
 # What lance.py asks a table by
@@ -406,7 +418,19 @@ def arrow_rows(documents: Sequence[Document], ids: list[str], vectors: Any, sche
 
 
 _ADVICE = {
-    r"\.lance/(_indices|data)/": "Its files may be damaged: restore them, or make the table anew.",
+    r"(?i)no space left|quota exceeded|file too large|os error (28|122|27)\b": (
+        "The disk is full: what was written before is whole. Make space, and do it again."
+    ),
+    r"(?i)permission|denied|privileges|credential|forbidden|File exists": (
+        "Check the rights to the folder, or the keys of the object store."
+    ),
+    r"(?i)error sending request|connection refused|dns error|timed out|resolve region": (
+        "The object store does not answer: check its address, its region and the network."
+    ),
+    r"\.lance/_indices/|Invalid range": (
+        "An index may be damaged: make it anew with create_text_index or create_vector_index."
+    ),
+    r"\.lance/data/": "Its files may be damaged: restore them, or make the table anew.",
     r"already exists": "Add to it with add_documents, or drop it first: connection.drop_table.",
     r"was not found|Not found|No such file": (
         "Check the folder and the name of the table; it may have been dropped meanwhile."
@@ -415,7 +439,6 @@ _ADVICE = {
         "Check the SQL of where: text in single quotes, names of columns with capitals in `…`."
     ),
     r"(?i)commit|conflict": "Another process was writing: try again.",
-    r"No space left|Permission|denied|File exists": "Check the disk and the rights to the folder.",
     r"IO|buffer|sufficient data|decode|corrupt|magic": (
         "Its files may be damaged: restore them, or make the table anew."
     ),

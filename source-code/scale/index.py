@@ -1,0 +1,134 @@
+"""Index an ingested table, and measure what its vector index finds against exact search.
+
+Builds a full-text index, and a vector index where there are enough rows for one to pay. Run again
+after more was ingested, it takes in the new rows only. Then it tries settings of the search, prints
+the recall and the time of each, and writes the cheapest that reaches `--recall` into the table,
+where `search.py` and `scale.recall.saved_search` find it.
+
+    uv run --extra scale source-code/scale/index.py index
+    uv run --extra scale source-code/scale/index.py s3://index/wiki --sub-vectors 96 --recall 0.98
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # the folder of a script comes first, and would hide other packages
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".") != Path(__file__).parent]
+
+from retrievers.lance_table import LanceError, open_table
+from scale.command_line import model, table_arguments
+from scale.recall import Measured, cheapest, measure, sampled_queries, save_search
+from scale.vector_index import KINDS, PAYS_FROM, build_indexes
+
+DISTANCE = "cosine"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; what the user can mend ends it with one sentence."""
+    args = _arguments(arguments)
+    try:
+        table = open_table(args.uri, args.table, dict(args.storage_option) or None)
+        plan = build_indexes(
+            table,
+            args.kind,
+            distance_type=DISTANCE,
+            partitions=args.partitions,
+            sub_vectors=args.sub_vectors,
+            pays_from=args.min_rows,
+            rebuild=args.rebuild,
+            text_options={"language": args.language},
+            keep=timedelta(hours=args.keep_hours),
+        )
+        queries = _queries(args, table)
+        if not queries:
+            print("Nothing is measured.")
+            return
+        partitions = plan.options.get("num_partitions", 0) if plan.kind else 0
+        measured = measure(table, queries, partitions, k=args.k, distance_type=DISTANCE)
+        print(report(measured, len(queries), args.k, args.recall))
+        chosen = cheapest(measured, args.recall)
+        save_search(table, chosen.search if chosen else {})
+    except (LanceError, ValueError, OSError) as error:
+        sys.exit(f"Error: {error}")
+    except KeyboardInterrupt:
+        sys.stderr.write("Stopped. What is finished stays; run it again for the rest.\n")
+        sys.exit(130)
+
+
+def report(measured: Sequence[Measured], queries: int, k: int, recall: float) -> str:
+    """Return the table of what was measured, and the setting to take."""
+    lines = [
+        f"Over {queries:,} queries:",
+        f"{'nprobes':>8} {'refine_factor':>14} {f'recall@{k}':>10} {'p50 ms':>8} {'p95 ms':>8}",
+    ]
+    for m in measured:
+        nprobes = "exact" if m.nprobes is None else str(m.nprobes)
+        lines.append(
+            f"{nprobes:>8} {m.refine_factor or '-':>14} {m.recall:>10.3f} {m.p50:>8.1f} "
+            f"{m.p95:>8.1f}"
+        )
+    if len(measured) == 1:
+        lines.append("There is no vector index: every search is exact.")
+        return "\n".join(lines)
+    best = cheapest(measured, recall)
+    if best is None:
+        most = max(measured[1:], key=lambda m: (m.recall, -m.p50))
+        lines.append(
+            f"No setting reaches a recall of {recall:g}; the most is {most.recall:.3f}. Keep more "
+            "of each vector (--sub-vectors, or --kind ivf-sq), or search with exact=True."
+        )
+        return "\n".join(lines)
+    fields = ", ".join(f"{name}={value}" for name, value in best.search.items())
+    lines.append(
+        f"The cheapest with a recall of at least {recall:g}: LanceRetriever.open(…, {fields}), "
+        f"{measured[0].p50 / best.p50:.1f} times as fast as exact search. It is kept in the table."
+    )
+    return "\n".join(lines)
+
+
+def _queries(args: argparse.Namespace, table: Any) -> list[Any]:
+    if args.questions is None:
+        return sampled_queries(table, args.samples) if args.samples else []
+    questions = [line.strip() for line in args.questions.read_text("utf-8").splitlines()]
+    embeddings = model(args)
+    return [embeddings.embed_query(question) for question in questions if question]
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    table_arguments(parser)
+    add = parser.add_argument
+    add("--kind", choices=KINDS, default="ivf-pq", help="of vector index (default: ivf-pq)")
+    add("--partitions", type=int, help="groups of similar vectors (default: one for 4,096 rows)")
+    add("--sub-vectors", type=int, help="bytes ivf-pq keeps of a vector (default: dimension / 8)")
+    add(
+        "--min-rows",
+        type=int,
+        default=PAYS_FROM,
+        help=f"make a vector index from so many rows on (default: {PAYS_FROM:,})",
+    )
+    add("--rebuild", action="store_true", help="make the indexes anew")
+    add("--language", default="English", help="whose endings full-text search strips")
+    add(
+        "--keep-hours",
+        type=float,
+        default=1.0,
+        help="how long files stay that were replaced, for those who still read them (default: 1)",
+    )
+    add("--recall", type=float, default=0.95, help="to reach (default: 0.95)")
+    add("--k", type=int, default=10, help="rows that a search is to find (default: 10)")
+    add("--samples", type=int, default=50, help="rows whose vectors are queries; 0: do not measure")
+    add("--questions", type=Path, metavar="FILE", help="measure with these instead, one a line")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()
