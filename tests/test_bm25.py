@@ -16,6 +16,7 @@ from copy import deepcopy
 from datetime import date
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -877,40 +878,56 @@ def test_nothing_to_load_is_said_so(tmp_path: Path) -> None:
         BM25Retriever.load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "harm", ["cut", "cut at a line's end", "changed", "changed below", "empty"]
-)
-def test_a_damaged_file_is_named(tmp_path: Path, harm: str) -> None:
+@pytest.mark.parametrize("mmap", [False, True])
+@pytest.mark.parametrize("harm", ["cut", "cut in the middle", "changed", "changed below", "empty"])
+def test_a_damaged_file_is_named(tmp_path: Path, harm: str, mmap: bool) -> None:
     path = tmp_path / "index"
     BM25Retriever.from_texts(BIRDS).save(path)
     data = path.read_bytes()
     harmed = {
         "cut": data[:-20],
-        "cut at a line's end": b"".join(data.splitlines(keepends=True)[:-1]),
+        "cut in the middle": data[: len(data) // 2],
         "changed": b"\x00" + data[1:],
-        "changed below": data.replace(b'"terms"', b'"terns"', 1),
+        "changed below": data.replace(b'"text"', b'"tent"', 1),
         "empty": b"",
     }
     path.write_bytes(harmed[harm])
-    with pytest.raises(ValueError, match=re.escape(str(path))):
-        BM25Retriever.load(path)
+    if mmap and harm == "changed below":  # which is seen when the document is read
+        with pytest.raises(KeyError, match="text"):
+            BM25Retriever.load(path, mmap=True).invoke("kite")
+    else:
+        with pytest.raises(ValueError, match=re.escape(str(path))):
+            BM25Retriever.load(path, mmap=mmap)
 
 
-def test_settings_of_another_kind_are_refused(tmp_path: Path) -> None:
+def with_settings(path: Path, settings: Any) -> None:
+    """Write a saved index again, with other settings."""
+    with ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with ZipFile(path, "w") as archive:
+        for name, data in {**members, "settings.json": json.dumps(settings).encode()}.items():
+            archive.writestr(name, data)
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_settings_of_another_kind_are_refused(tmp_path: Path, mmap: bool) -> None:
     path = tmp_path / "index"
     BM25Retriever.from_texts(BIRDS).save(path)
-    first, *rows = path.read_text().splitlines()
-    given = json.loads(first)
+    with ZipFile(path) as archive:
+        given = json.loads(archive.read("settings.json"))
     for wrong in (
         {**given, "version": 99},
         {**given, "format": "other"},
         {},
         [],
         {**given, "idf": 1},
+        {**given, "bm25_params": {}, "tokens": None},
     ):
-        path.write_text("\n".join([json.dumps(wrong), *rows]))
-        with pytest.raises(ValueError, match=r"Cannot read|idf"):
-            BM25Retriever.load(path)
+        with_settings(path, wrong)
+        with pytest.raises(ValueError, match="Cannot read"):
+            BM25Retriever.load(path, mmap=mmap)
+    with_settings(path, given)
+    assert texts(BM25Retriever.load(path).invoke("kite")) == ["red kite"]
 
 
 def test_a_pickle_in_the_place_of_a_saved_index_is_not_executed(tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ class _RememberedScores(BaseCrossEncoder):
 def _with_params(retriever: BM25Retriever, params: dict[str, float]) -> BM25Retriever:
     # The texts are not analysed again: the terms of an index do not depend on k1 and b.
     old = retriever.index
-    bm25 = EagerBM25Okapi(old.bm25.corpus(), old.bm25.formula, **params)
+    bm25 = EagerBM25Okapi(old.bm25.counted(), old.bm25.formula, **params)
     return retriever.model_copy(update={"index": BM25Index(old.documents, old.analyse, bm25)})
 
 

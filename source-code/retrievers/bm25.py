@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
-import os
 import re
 import threading
 import unicodedata
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any, Literal, Self
-from uuid import uuid4
+from typing import Any, Self, overload
 
-import numpy as np
 import Stemmer
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -26,10 +20,10 @@ from langchain_core.callbacks import (
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables.config import run_in_executor
-from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, InstanceOf, field_validator
-from rank_bm25 import BM25Okapi
 
+from .bm25_file import read_index, write_index
+from .bm25_index import EagerBM25Okapi, Idf, Postings, change_documents
 from .documents import (
     Filter,
     check_count,
@@ -42,7 +36,6 @@ from .documents import (
 )
 
 Analyser = Callable[[str], list[str]]
-Idf = Literal["lucene", "classic"]
 
 # Porter's English list of the Snowball project as NLTK has it, without the pieces of contractions
 # (don, s, t), which are also words and names of their own. It holds the question words.
@@ -269,22 +262,25 @@ class BM25Retriever(BaseRetriever):
             ValueError: If the document is not indexed.
         """
         index, key = self.index, document_key(document)
-        for number, candidate in enumerate(index.documents):
-            if document_key(candidate) == key:
-                terms = index.analyse(check_query(query))
-                points = {term: index.bm25.get_scores([term])[number] for term in terms}
-                return {t: float(p) * terms.count(t) for t, p in points.items() if p}
+        terms = index.analyse(check_query(query))
+        # Results first: they hold a term, so most of a large index need not be looked at.
+        hits = index.bm25.rank(terms)[0].tolist()
+        for number in chain(hits, range(len(index.documents))):
+            if document_key(index.documents[number]) == key:
+                points = {term: index.bm25.get_batch_scores([term], [number])[0] for term in terms}
+                return {t: p * terms.count(t) for t, p in points.items() if p}
         raise ValueError(f"This index does not hold the document {key}.")
 
     def save(self, path: str | Path) -> None:
         """Write the index, `k` and a dictionary filter to one file. Nothing is pickled.
 
-        The first line holds the settings, each other line a document and its terms, all in JSON, so
-        metadata comes back as JSON keeps it (a tuple as a list). An index that is already there is
-        replaced when the new one is on the disk as a whole.
+        The file is an .npz archive of arrays; settings and documents in it are JSON, so metadata
+        comes back as JSON keeps it (a tuple as a list). An index that is already there is replaced
+        when the new one is on the disk as a whole. Retrievers that have the old one mapped go on
+        with it; on Windows it cannot be replaced while one does, and a PermissionError says so.
 
         Args:
-            path: The file to write, such as `"index.jsonl"`; missing folders are made.
+            path: The file to write, such as `"index.npz"`; missing folders are made.
 
         Raises:
             FileExistsError: If something else is there than a saved index.
@@ -295,17 +291,12 @@ class BM25Retriever(BaseRetriever):
                 "A filter that is a function cannot be saved. Use a dictionary filter, or save a "
                 "retriever without filter and pass it again: BM25Retriever.load(path, filter=…)."
             )
-        index, bm25 = self.index, self.index.bm25
+        index = self.index
         settings = {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "documents": len(index.documents),
             "preprocess_func": _name(index.analyse),
-            "idf": bm25.formula,
-            "bm25_params": {"k1": bm25.k1, "b": bm25.b, "epsilon": bm25.epsilon},
             "retriever": {"k": self.k, "filter": self.filter},
         }
-        _write(Path(path).resolve(), chain([_json(settings, "The filter")], _rows(index)))
+        write_index(Path(path).resolve(), settings, index.bm25, index.documents)
 
     @classmethod
     def load(
@@ -313,6 +304,7 @@ class BM25Retriever(BaseRetriever):
         path: str | Path,
         *,
         preprocess_func: Analyser = default_preprocess_func,
+        mmap: bool = False,
         **kwargs: Any,
     ) -> Self:
         """Read what `save` wrote. Nothing in the file is executed.
@@ -321,6 +313,9 @@ class BM25Retriever(BaseRetriever):
             path: The file.
             preprocess_func: The function that the index was built with. Only its name is saved, so
                 one of your own must be given again.
+            mmap: Leave the index in the file, mapped into memory: it is open at once, a search
+                reads what it needs, and processes share what was read. Then not every byte is
+                checked, and the file must not be written to in place; `save` never does that.
             **kwargs: Fields that replace the saved ones (`k`, `filter`) or come on top (`tags`).
 
         Raises:
@@ -328,13 +323,14 @@ class BM25Retriever(BaseRetriever):
             ValueError: If it is damaged or of another format version, or the index was built with
                 another `preprocess_func`.
         """
-        settings, documents, corpus = _read(Path(path))
+        settings, bm25, documents = read_index(Path(path), mmap)
         if (built_with := settings["preprocess_func"]) != _name(preprocess_func):
             raise ValueError(
                 f"{path} was built with preprocess_func {built_with}, but would be searched with "
                 f"{_name(preprocess_func)}. Call load(path, preprocess_func=…) with the former."
             )
-        bm25 = EagerBM25Okapi(corpus, settings["idf"], **settings["bm25_params"])
+        if not mmap:
+            documents = PackedDocuments(documents)
         index = BM25Index(documents, preprocess_func, bm25)
         return cls(index=index, **{**settings["retriever"], **kwargs})
 
@@ -365,9 +361,7 @@ class BM25Retriever(BaseRetriever):
             return []
         index = self.index  # read once: add_documents may put another one in its place
         terms = index.analyse(query)
-        numbers, scores = index.bm25.rank(terms, None if filters else k)
-        documents = map(index.documents.__getitem__, numbers.tolist())
-        hits: Iterator[tuple[Document, float]] = zip(documents, scores.tolist())
+        hits = _hits(index, terms, k)
         if filters:
             hits = (hit for hit in hits if all(passes(hit[0]) for passes in filters))
         full = index.bm25.full_match(terms)
@@ -380,6 +374,19 @@ class BM25Retriever(BaseRetriever):
         return results
 
 
+def _hits(index: BM25Index, terms: Sequence[str], count: int) -> Iterator[tuple[Document, float]]:
+    # A filter may refuse the best, so more are ranked as they are asked for, each time eight times
+    # as many. The order is total: what was yielded already comes first again.
+    done = 0
+    while True:
+        numbers, scores = index.bm25.rank(terms, count)
+        for number, score in zip(numbers[done:].tolist(), scores[done:].tolist()):
+            yield index.documents[number], score
+        if len(numbers) < count:
+            return
+        done, count = count, count * 8
+
+
 # One lock for the writers of all retrievers: a lock of its own would keep a retriever from being
 # copied. Readers need none, for an index is never changed, only replaced.
 _WRITE_LOCK = threading.Lock()
@@ -389,168 +396,88 @@ _WRITE_LOCK = threading.Lock()
 class BM25Index:
     """Documents, the function that splits them into terms, and their postings; never changed."""
 
-    documents: tuple[Document, ...] = ()
+    documents: Sequence[Document] = ()
     analyse: Analyser = default_preprocess_func
     bm25: EagerBM25Okapi = field(default_factory=lambda: EagerBM25Okapi([]))
 
     def with_documents(self, documents: Iterable[Document]) -> BM25Index:
         """Return an index that also holds these; one of a known id takes the old one's place."""
-        kept, corpus = list(self.documents), self.bm25.corpus()
-        place = {document.id: number for number, document in enumerate(kept) if document.id}
-        seen = set()
-        for document in documents:
-            if not isinstance(document, Document):
-                raise TypeError(
-                    f"Expected a langchain_core Document, got {type(document).__name__}. "
-                    "For plain strings there is BM25Retriever.from_texts."
-                )
-            if document.id and document.id in seen:
-                raise ValueError(
-                    f"Two documents have the id {document.id!r}: give each its own, or None."
-                )
-            seen.add(document.id)
-            number = place.get(document.id or "", len(kept))
-            kept[number : number + 1] = [copied(document)]
-            corpus[number : number + 1] = [self.analyse(document.page_content)]
-        old = self.bm25
-        bm25 = EagerBM25Okapi(corpus, old.formula, old.k1, old.b, old.epsilon)
-        return BM25Index(tuple(kept), self.analyse, bm25)
+        old, kept = self.bm25, PackedDocuments(self.documents)
+        place = {document.id: number for number, document in enumerate(self.documents)}
+
+        def new_places() -> Iterator[tuple[int, Sequence[str]]]:
+            for document in _checked(documents):
+                number = place.get(document.id, len(kept)) if document.id else len(kept)
+                kept.put(number, document)
+                yield number, self.analyse(document.page_content)
+
+        counted: Postings | Iterable[Sequence[str]] = (terms for _, terms in new_places())
+        if self.documents:
+            counted = change_documents(
+                old.counted(),
+                dict(new_places()),
+                lambda number: self.analyse(self.documents[number].page_content),
+            )
+        bm25 = EagerBM25Okapi(counted, old.formula, old.k1, old.b, old.epsilon)
+        return BM25Index(kept, self.analyse, bm25)
 
 
-class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type hints
-    """`rank_bm25.BM25Okapi`, with what each term adds to each document worked out when indexing.
+def _checked(documents: Iterable[Document]) -> Iterator[Document]:
+    seen = set()
+    for document in documents:
+        if not isinstance(document, Document):
+            raise TypeError(
+                f"Expected a langchain_core Document, got {type(document).__name__}. "
+                "For plain strings there is BM25Retriever.from_texts."
+            )
+        if document.id and document.id in seen:
+            raise ValueError(
+                f"Two documents have the id {document.id!r}: give each its own, or None."
+            )
+        seen.add(document.id)
+        yield document
 
-    rank_bm25 looks at every document for every query term. Here each term has a list of the
-    documents that hold it and of what it adds to their scores, so a search reads and sums only the
-    lists of its own terms. With the classic IDF the scores equal rank_bm25's to the last bit.
 
-    Args:
-        corpus: The tokens of each document.
-        idf: `"lucene"` or `"classic"`.
-        k1: How slowly repetitions of a term saturate, at least 0.
-        b: How much long documents are held back, 0 to 1.
-        epsilon: Classic only: what a negative IDF becomes, as a share of the average IDF.
+class PackedDocuments(Sequence[Document]):
+    """Documents as texts, ids and metadata: a `Document` is made when it is asked for.
+
+    An object of each would take about a kilobyte more than its text.
     """
 
-    def __init__(
-        self,
-        corpus: Sequence[Sequence[str]],
-        idf: Idf = "lucene",
-        k1: float = 1.5,
-        b: float = 0.75,
-        epsilon: float = 0.25,
-    ) -> None:
-        if idf not in ("lucene", "classic"):
-            raise ValueError(f"idf must be 'lucene' or 'classic', got {idf!r}.")
-        if not (k1 >= 0 and 0 <= b <= 1):
-            raise ValueError(f"k1 must be at least 0 and b from 0 to 1, got k1={k1!r}, b={b!r}.")
-        self.formula = idf
-        super().__init__(corpus, k1=k1, b=b, epsilon=epsilon)
-        idfs = np.fromiter(self.idf.values(), np.float64, len(self.idf))
-        self._points *= np.repeat(idfs, np.diff(self._bounds))
+    def __init__(self, documents: Iterable[Document] = ()) -> None:
+        self._texts: list[str] = []
+        self._ids: list[str | None] = []
+        self._metadata: list[dict[str, Any] | None] = []
+        self._whole: dict[int, Document] = {}  # of a class of their own
+        for number, document in enumerate(documents):
+            self.put(number, document)
 
-    def _initialize(self, corpus: Sequence[Sequence[str]]) -> dict[str, int]:
-        # Tokens become numbers that count up from 0 in order of first appearance.
-        numbers: defaultdict[str, int] = defaultdict()
-        numbers.default_factory = numbers.__len__
-        self.corpus_size = len(corpus)
-        self.doc_len = np.fromiter(map(len, corpus), np.int64, self.corpus_size)
-        flat = map(numbers.__getitem__, chain.from_iterable(corpus))
-        self._tokens = np.fromiter(flat, np.int32, int(self.doc_len.sum()))
-        self._vocabulary = dict(numbers)
-        self.avgdl = len(self._tokens) / self.corpus_size if self.corpus_size else 0.0
-        # Sorted by term, then document. A run of equal pairs is a posting, its length the count.
-        owners = np.repeat(np.arange(self.corpus_size), self.doc_len)
-        pairs = np.sort(self._tokens.astype(np.int64) << 32 | owners)
-        starts = np.flatnonzero(np.diff(pairs, prepend=-1))
-        counts = np.diff(starts, append=len(pairs))
-        self._documents = (pairs[starts] & 0xFFFFFFFF).astype(np.int32)
-        holders = np.bincount(pairs[starts] >> 32, minlength=len(self._vocabulary))
-        self._bounds = np.concatenate([[0], np.cumsum(holders)])
-        # The operations and their order are rank_bm25's, so that the last bit agrees.
-        length_part = self.k1 * (1 - self.b + self.b * self.doc_len / (self.avgdl or 1.0))
-        self._points = counts * (self.k1 + 1) / (counts + length_part[self._documents])
-        return dict(zip(self._vocabulary, holders.tolist()))
+    def put(self, number: int, document: Document) -> None:
+        """Keep a copy of a document at this place, which may be the one behind the last."""
+        metadata = copied(document).metadata if document.metadata else None
+        place = slice(number, number + 1)
+        self._texts[place] = [document.page_content]
+        self._ids[place], self._metadata[place] = [document.id], [metadata]
+        self._whole.pop(number, None)
+        if type(document) is not Document:
+            self._whole[number] = copied(document)
 
-    def _calc_idf(self, nd: dict[str, int]) -> None:
-        if self.formula == "lucene":
-            size = self.corpus_size
-            self.idf = {t: math.log(1 + (size - n + 0.5) / (n + 0.5)) for t, n in nd.items()}
-        elif nd:  # rank_bm25 takes an average over the terms, which needs one
-            super()._calc_idf(nd)
+    def __len__(self) -> int:
+        return len(self._texts)
 
-    def full_match(self, query: Sequence[str]) -> float:
-        """Return the score that no document can exceed: every query token repeated without end."""
-        never_seen = math.log(1 + (self.corpus_size + 0.5) / 0.5)
-        return float((self.k1 + 1) * sum(self.idf.get(term, never_seen) for term in query))
-
-    def corpus(self) -> list[Any]:
-        """Return the tokens of each document."""
-        words = np.array([*self._vocabulary], dtype=object)
-        return np.split(words[self._tokens], np.cumsum(self.doc_len))[:-1]
-
-    def postings(self, query: Sequence[str]) -> Iterator[slice]:
-        """Yield, for each query token of the vocabulary, where its postings are."""
-        for term in query:
-            if (number := self._vocabulary.get(term)) is not None:
-                yield slice(self._bounds[number], self._bounds[number + 1])
-
-    def get_scores(self, query: Sequence[str]) -> NDArray[np.float64]:
-        """Score every document for a tokenised query; shape (documents,)."""
-        scores = np.zeros(self.corpus_size)
-        for posting in self.postings(query):
-            np.add.at(scores, self._documents[posting], self._points[posting])
-        return scores
-
-    def get_batch_scores(self, query: Sequence[str], doc_ids: Sequence[int]) -> list[float]:
-        """Score some documents, given by their numbers, for a tokenised query."""
-        return [float(score) for score in self.get_scores(query)[doc_ids]]
-
-    def rank(
-        self, query: Sequence[str], limit: int | None = None
-    ) -> tuple[NDArray[np.integer[Any]], NDArray[np.float64]]:
-        """Return the documents that hold a query term, best first, equal scores in corpus order.
-
-        Args:
-            query: The query's tokens. One that comes twice counts twice.
-            limit: How many documents at most; default: all that hold a term.
-
-        Returns:
-            The documents' numbers and their scores, each of shape (hits,).
-        """
-        postings = list(self.postings(query))
-        if not postings:
-            return np.empty(0, np.int64), np.empty(0)
-        if sum(p.stop - p.start for p in postings) * 100 < self.corpus_size:
-            # Few postings in a large corpus: work on these documents alone.
-            touched = np.concatenate([self._documents[posting] for posting in postings])
-            points = np.concatenate([self._points[posting] for posting in postings])
-            numbers, places = np.unique(touched, return_inverse=True)
-            scores: NDArray[Any] = np.bincount(places, weights=points)
-        else:
-            sums = self.get_scores(query)
-            bound = _reached_by_best(sums, limit) if limit else 0.0
-            if bound > 0:  # only a document that holds a term is above 0
-                numbers = np.flatnonzero(sums >= bound)
-            else:
-                holds_term = np.zeros(self.corpus_size, dtype=bool)
-                for posting in postings:
-                    holds_term[self._documents[posting]] = True
-                numbers = np.flatnonzero(holds_term)
-            scores = sums[numbers]
-        order = np.argsort(-scores, kind="stable")[:limit]  # numbers ascend: ties stay in order
-        return numbers[order], scores[order]
-
-
-def _reached_by_best(scores: NDArray[np.float64], count: int) -> float:
-    # A score that at least `count` documents reach, and not many more: the one at rank `count`
-    # among the maxima of 8 * count groups. Much faster than to partition all scores.
-    size = max(1, len(scores) // (8 * count))
-    groups = len(scores) // size
-    if groups < count:
-        return 0.0
-    maxima = scores[: groups * size].reshape(size, groups).max(axis=0)
-    return float(-np.partition(-maxima, count - 1)[count - 1])  # negated: fast when many are 0
+    @overload
+    def __getitem__(self, number: int) -> Document: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Document]: ...
+    def __getitem__(self, number: int | slice) -> Document | list[Document]:
+        if isinstance(number, slice):
+            return [self[at] for at in range(*number.indices(len(self)))]
+        if self._whole and (whole := self._whole.get(range(len(self))[number])) is not None:
+            return whole
+        metadata = self._metadata[number]
+        return Document(
+            page_content=self._texts[number], metadata=metadata or {}, id=self._ids[number]
+        )
 
 
 def _one_each(name: str, values: Iterable[Any] | None, count: int) -> list[Any]:
@@ -558,69 +485,6 @@ def _one_each(name: str, values: Iterable[Any] | None, count: int) -> list[Any]:
     if len(values) != count:
         raise ValueError(f"{name} must have one entry a document: got {len(values)} for {count}.")
     return values
-
-
-_FORMAT, _VERSION = "bm25-retriever", 1
-
-
-def _rows(index: BM25Index) -> Iterator[str]:
-    rows = zip(index.documents, index.bm25.corpus(), strict=True)
-    for number, (document, terms) in enumerate(rows):
-        row = {"id": document.id, "text": document.page_content, "terms": list(terms)}
-        name = f"The metadata of document {number} (id {document.id!r})"
-        yield _json({**row, "metadata": document.metadata}, name)
-
-
-def _json(value: Any, name: str) -> str:
-    try:
-        return json.dumps(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name} does not fit into JSON: {error}. "
-            "Use strings, numbers, lists, and dictionaries of these."
-        ) from error
-
-
-def _write(path: Path, lines: Iterable[str]) -> None:
-    if path.exists() and not _is_saved_index(path):
-        raise FileExistsError(f"{path} exists and is not a saved BM25 index. Choose another name.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}-{uuid4().hex}")
-    try:
-        with open(new, "w", encoding="ascii", newline="\n") as file:
-            file.writelines(f"{line}\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())  # on disk before it takes the old one's place
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
-
-
-def _is_saved_index(path: Path) -> bool:
-    try:
-        with open(path, encoding="ascii") as file:
-            return bool(json.loads(file.readline())["format"] == _FORMAT)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _read(path: Path) -> tuple[dict[str, Any], tuple[Document, ...], list[list[str]]]:
-    if not path.exists():
-        raise FileNotFoundError(f"There is no saved index at {path}.")
-    try:
-        with open(path, encoding="ascii") as file:
-            settings, *rows = map(json.loads, file)
-        if (settings["format"], settings["version"]) != (_FORMAT, _VERSION):
-            raise ValueError(f"it is not a {_FORMAT} of format version {_VERSION}")
-        if len(rows) != settings["documents"]:
-            raise ValueError(f"it holds {len(rows)} of its {settings['documents']} documents")
-        documents = tuple(
-            Document(page_content=row["text"], metadata=row["metadata"], id=row["id"])
-            for row in rows
-        )
-        return settings, documents, [row["terms"] for row in rows]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"Cannot read {path}, build the index again: {error!r}") from error
 
 
 def _name(function: Analyser) -> str:
