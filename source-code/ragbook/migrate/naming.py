@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 from libcst.metadata import ImportAssignment
 
-from ragbook.migrate.plan import Plan, called
+from ragbook.migrate.plan import Plan
 from ragbook.migrate.table import Move, Retired
 from ragbook.migrate.uses import Imported, Statement, Use, dotted
 
@@ -131,7 +131,7 @@ def _from_import(plan: Plan, names: Names, item: Imported) -> None:
 
 def _use(plan: Plan, names: Names, use: Use) -> None:
     targets = _targets(plan, use.entry)
-    found = called(plan.module, use)
+    found = plan.module.called(use)
     by_name = isinstance(use.node, cst.Name)
     if not targets:  # a reranker that went into its retriever
         return

@@ -90,7 +90,7 @@ class Retired:
     here: str = ""
     section: str = ""
     differences: Sequence[str] = ()
-    fuse: Mapping[str, str] = field(default_factory=dict)
+    fuse: Mapping[str, Any] = field(default_factory=dict)
     arguments: Mapping[str, Argument] = field(default_factory=dict)
     calls: Mapping[str, Call] = field(default_factory=dict)
     members: Mapping[str, Member] = field(default_factory=dict)

@@ -95,6 +95,17 @@ class Module:
     def _parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
         return cast("Mapping[cst.CSTNode, cst.CSTNode]", self.wrapper.resolve(ParentNodeProvider))
 
+    def called(self, use: Use) -> tuple[cst.Call, str] | None:
+        """Return the call of a class or of a class method of it, and the method's name."""
+        parent = self.parent(use.node)
+        if isinstance(parent, cst.Call) and parent.func is use.node:
+            return parent, ""
+        if isinstance(parent, cst.Attribute):
+            around = self.parent(parent)
+            if isinstance(around, cst.Call) and around.func is parent:
+                return around, parent.attr.value
+        return None
+
     def scope(self, node: cst.CSTNode) -> Scope | None:
         """Return the scope that an expression is in."""
         return self.wrapper.resolve(ScopeProvider).get(node)

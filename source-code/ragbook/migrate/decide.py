@@ -1,0 +1,151 @@
+"""Decide, for one module, what is rewritten and what is left, and why."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ragbook.migrate.calls import plan_call
+from ragbook.migrate.findings import by_hand
+from ragbook.migrate.fuse import fuse
+from ragbook.migrate.members import plan_members
+from ragbook.migrate.plan import COMPRESSION, Plan, Surroundings
+from ragbook.migrate.table import Retired, retired
+from ragbook.migrate.uses import Module, Use
+from ragbook.migrate.values import Left
+
+
+def make_plan(module: Module, around: Surroundings) -> Plan:
+    """Decide what is rewritten in a module."""
+    plan = Plan(module, around)
+    for row in {
+        u.entry.name: u.entry for u in module.uses if isinstance(u.entry, Retired)
+    }.values():
+        _check_row(plan, row)
+    for item in module.imports:
+        if isinstance(item.entry, Retired):
+            _check_import(plan, item.entry, item.local, item.line)
+    # Leaving one class can undo the fusion with another, so repeat until nothing changes.
+    while True:
+        before = {name: len(lines) for name, lines in plan.left.items()}
+        _plan_calls(plan)
+        if before == {name: len(lines) for name, lines in plan.left.items()}:
+            return plan
+
+
+def _uses(plan: Plan, row: Retired) -> list[Use]:
+    return [use for use in plan.module.uses if use.entry is row]
+
+
+def _check_import(plan: Plan, row: Retired, local: str, line: int) -> None:
+    if why := by_hand(row):
+        plan.left[row.name].append((line, why))
+        return
+    if row.identical and row.name == row.replacement:
+        return
+    others = plan.around.imported_elsewhere
+    if local in plan.module.exported:
+        plan.left[row.name].append((line, "it is handed on in __all__ to callers not seen here"))
+    elif plan.around.is_init or local in others:
+        plan.left[row.name].append((line, "other modules import it from here, and may call it"))
+
+
+def _check_row(plan: Plan, row: Retired) -> None:
+    if why := by_hand(row):
+        plan.left[row.name] += [(use.line, why) for use in _uses(plan, row)]
+        return
+    for use in _uses(plan, row):
+        if why := _unsafe(plan.module, use, row):
+            plan.left[row.name].append((use.line, why))
+
+
+def _unsafe(module: Module, use: Use, row: Retired) -> str:
+    """Say why a use that is no call cannot be rewritten; empty if it is one, or can."""
+    if module.called(use):
+        return ""
+    parent = module.parent(use.node)
+    around = module.parent(parent)
+    if isinstance(parent, cst.Arg) and isinstance(around, cst.ClassDef):
+        return "a class of yours is built on it, and what it may override differs here"
+    if isinstance(parent, cst.Attribute):
+        return f"{parent.attr.value} of the class is passed on, not called here"
+    if _is_type(module, use.node):
+        return ""
+    if row.identical:
+        return ""
+    return "the class itself is passed on, so that its arguments cannot be seen"
+
+
+def _is_type(module: Module, node: cst.CSTNode) -> bool:
+    """Tell whether a name stands where only its type matters: in an annotation, in isinstance."""
+    child, parent = node, module.parent(node)
+    while True:
+        if isinstance(parent, cst.Annotation):
+            return True
+        if isinstance(parent, cst.Call):
+            name = parent.func.value if isinstance(parent.func, cst.Name) else ""
+            position = next((n for n, arg in enumerate(parent.args) if arg is child), -1)
+            tests = {"isinstance": 1, "issubclass": 1, "cast": 0, "TypeVar": position}
+            return tests.get(str(name), -2) == position
+        if isinstance(parent, cst.ComparisonTarget):
+            return isinstance(parent.operator, cst.Is | cst.IsNot | cst.Equal | cst.NotEqual)
+        if isinstance(parent, cst.BaseStatement | cst.BaseSmallStatement):
+            return False
+        child, parent = parent, module.parent(parent)
+
+
+def _plan_calls(plan: Plan) -> None:
+    plan.calls.clear()
+    plan.fused.clear()
+    plan.removed.clear()
+    plan.attributes.clear()
+    for use in plan.module.uses:
+        row = use.entry
+        if not isinstance(row, Retired) or not plan.rewrites(row) or row.fuse:
+            continue  # those that go into another call are seen to below
+        if (found := plan.module.called(use)) is None:
+            continue
+        call, method = found
+        try:
+            if row.name == COMPRESSION and method == "" and fuse(plan, call):
+                continue
+            plan.calls[call] = plan_call(row, method, call)
+            plan_members(plan, row, call)
+        except Left as error:
+            plan.left[row.name].append((use.line, str(error)))
+    for row in [r for r in retired().values() if r.fuse and plan.rewrites(r)]:
+        for use in _uses(plan, row):
+            _plan_unfused(plan, row, use)
+    _check_mixed(plan)
+
+
+def _plan_unfused(plan: Plan, row: Retired, use: Use) -> None:
+    """See to a reranker that did not go into a retriever."""
+    found = plan.module.called(use)
+    if found[0] in plan.fused.values() if found else _in_removed(plan, use.node):
+        return
+    if not row.rewrite:
+        plan.left[row.name].append((use.line, row.by_hand))
+    elif found:
+        try:
+            plan.calls[found[0]] = plan_call(row, found[1], found[0])
+            plan_members(plan, row, found[0])
+        except Left as error:
+            plan.left[row.name].append((use.line, str(error)))
+
+
+def _check_mixed(plan: Plan) -> None:
+    # Where one module builds both kinds, a type that names the old class could mean either.
+    row = retired()[COMPRESSION]
+    if len(plan.targets(row)) > 1 and plan.rewrites(row):
+        for use in _uses(plan, row):
+            if plan.module.called(use) is None:
+                why = "the name stands for two classes here, with a reranker and without"
+                plan.left[row.name].append((use.line, why))
+
+
+def _in_removed(plan: Plan, node: cst.CSTNode) -> bool:
+    while not isinstance(node, cst.Module):
+        if node in plan.removed:
+            return True
+        node = plan.module.parent(node)
+    return False

@@ -1,0 +1,93 @@
+"""List what was found in a module: its imports, and each place that is left, with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import libcst as cst
+
+from ragbook.migrate.findings import Finding, by_hand, describe
+from ragbook.migrate.methods import MethodPlan
+from ragbook.migrate.naming import Names
+from ragbook.migrate.plan import Plan
+from ragbook.migrate.table import STILL_IN_LANGCHAIN, Elsewhere, Retired, lookup
+from ragbook.migrate.uses import dotted, split_path
+
+
+def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> list[Finding]:
+    """List every import, every use of a module, and all that is left, by line."""
+    prefix = plan.around.prefix
+    module = plan.module
+    found: list[Finding] = []
+    told: set[tuple[int, str]] = set()
+
+    def add(line: int, path: str, kind: str, entry: Any, rewritten: bool, why: str = "") -> None:
+        told.add((line, path.rpartition(".")[2]))
+        facts: dict[str, Any] = describe(path, entry, prefix)
+        if rewritten and isinstance(entry, Retired) and (targets := plan.targets(entry)):
+            dot = "" if prefix.endswith(".") else "."
+            facts["here"] = ", ".join(f"{prefix}{dot}{file}.{cls}" for file, cls in targets)
+        found.append(Finding(file, line, path, kind, rewritten, why=why, **facts))
+
+    for item in module.imports:
+        if item.entry is not None:
+            done = plan.rewrites(item.entry)
+            add(
+                item.line,
+                item.path,
+                "import",
+                item.entry,
+                done,
+                "" if done else _why(plan, item.entry),
+            )
+        elif (item.alias is not None and item.alias not in names.gone) or (
+            item.local == "*" and item.statement not in names.stars
+        ):
+            if _stays(item.module, item.local) or _only_left_uses(plan, item.local):
+                continue
+            add(item.line, item.module, "import", Elsewhere(), False, _whole_why(item.local))
+    for use in module.uses:
+        if isinstance(use.node, cst.Attribute) or use.node.value in module.undefined:
+            done = plan.rewrites(use.entry)
+            add(use.line, use.path, "use", use.entry, done, "" if done else _why(plan, use.entry))
+    for name, reasons in plan.left.items():
+        row = next(
+            (u.entry for u in module.uses if isinstance(u.entry, Retired) and u.entry.name == name),
+            None,
+        )
+        paths = {u.line: u.path for u in module.uses if u.entry is row}
+        for line, why in reasons:
+            if row is not None and (line, name) not in told:
+                add(line, paths.get(line, f"{row.modules[0]}.{name}"), "use", row, False, why)
+    for text in module.texts:
+        split = split_path(text.path)
+        entry = lookup(*split) if split else None
+        add(text.line, text.path, "string", entry or Elsewhere(), False, "it is named in a string")
+    for line, name, new, why in methods.found:
+        what = "gone from langchain-core since 1.0.0"
+        found.append(Finding(file, line, name, "method", not why, what, "1.0.0", new, (), why))
+    return sorted(found, key=lambda one: (one.line, one.old, one.kind))
+
+
+def _why(plan: Plan, entry: Any) -> str:
+    if isinstance(entry, Retired) and (reasons := plan.left.get(entry.name)):
+        return by_hand(entry) or f"line {reasons[0][0]}: {reasons[0][1]}"
+    return by_hand(entry)
+
+
+def _stays(module: str, local: str) -> bool:
+    return local != "*" and module in STILL_IN_LANGCHAIN
+
+
+def _only_left_uses(plan: Plan, local: str) -> bool:
+    """Tell whether the uses of a module are listed one by one already."""
+    return any(
+        isinstance(use.node, cst.Attribute) and dotted(use.node).startswith(f"{local}.")
+        for use in plan.module.uses
+    )
+
+
+def _whole_why(local: str) -> str:
+    if local == "*":
+        return "what it brings cannot be told from the other names of the file"
+    return "nothing of it is used in a way that can be rewritten"
