@@ -118,6 +118,10 @@ assert HuggingFaceCrossEncoder("not/loaded").score([]) == []
 from app.late_interaction import LateInteractionCrossEncoder
 assert LateInteractionCrossEncoder("not/loaded").score([]) == []
 """,
+    "onnx_cross_encoder": """
+from app.onnx_cross_encoder import OnnxCrossEncoder
+assert OnnxCrossEncoder("not/loaded", "kept").score([]) == []
+""",
     "batching": """
 from app.batching import CommonBatches, token_batches
 assert token_batches([3, 9, 4], 10, 2) == [[1], [2, 0]]
@@ -329,6 +333,8 @@ def test_a_file_imports_at_most_documents_and_one_other_beside_it(name: str) -> 
         "bm25": {"bm25_file", "bm25_index"},
         # A table is searched with the filters that its columns allow, hence by both files.
         "lance": {"lance_filter", "lance_table"},
+        # What is exported is loaded and checked as the cross-encoder that it stands in for.
+        "onnx_cross_encoder": {"batching", "cross_encoder"},
     }
     assert len(others) <= 1 or others == several.get(name)
     assert FILES[name].summary

@@ -26,6 +26,8 @@ DISTRIBUTIONS = {
     "langchain_core": "langchain-core",
     "langsmith": "langchain-core",  # comes with it
     "numpy": "numpy",
+    "onnx": "onnx",
+    "onnxruntime": "onnxruntime",
     "pyarrow": "lancedb",  # comes with it
     "pydantic": "langchain-core",  # comes with it
     "rank_bm25": "rank-bm25",
@@ -33,6 +35,7 @@ DISTRIBUTIONS = {
     "sentence_transformers": "sentence-transformers",
     "sqlalchemy": "sqlalchemy",
     "tenacity": "tenacity",
+    "tokenizers": "sentence-transformers",  # comes with it
     "torch": "sentence-transformers",  # comes with it
 }
 """Which package to install for a module that a retriever file imports."""

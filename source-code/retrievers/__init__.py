@@ -30,6 +30,7 @@ _HOME = {
     "MMRRetriever": "mmr",
     "MergerRetriever": "merger",
     "MultiQueryRetriever": "multi_query",
+    "OnnxCrossEncoder": "onnx_cross_encoder",
     "ParentDocumentRetriever": "parent_document",
     "PermissionFilteredRetriever": "permission",
     "RRFEnsembleRetriever": "ensemble",

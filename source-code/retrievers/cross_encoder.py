@@ -97,7 +97,12 @@ class HuggingFaceCrossEncoder(BaseCrossEncoder):
 
     def _score(self, pairs: list[tuple[str, str]]) -> list[float]:
         if self._model is None:
-            self._model = self._load()
+            self._model = load_cross_encoder(
+                self.model_name,
+                max_length=self.max_length,
+                device=self.device,
+                model_kwargs=self.model_kwargs,
+            )
         budget = self.batch_tokens
         if budget is None and str(self._model.device) == "cpu":
             budget = CPU_TOKENS
@@ -106,7 +111,7 @@ class HuggingFaceCrossEncoder(BaseCrossEncoder):
             outputs = self._model.predict(
                 [pairs[place] for place in batch], batch_size=len(batch), show_progress_bar=False
             )
-            for place, score in zip(batch, self._column(outputs, len(batch)), strict=True):
+            for place, score in zip(batch, last_column(outputs, len(batch), self.model_name)):
                 scores[place] = score
         return scores
 
@@ -122,48 +127,60 @@ class HuggingFaceCrossEncoder(BaseCrossEncoder):
         most = getattr(self._model, "max_seq_length", None) or sys.maxsize
         return [min(count[query] + count[text] + special, most) for query, text in pairs]
 
-    def _column(self, outputs: Any, count: int) -> list[float]:
-        scores = np.asarray(outputs, dtype=float).reshape(count, -1)
-        if scores.shape[1] not in (1, 2):
-            raise ValueError(
-                f"The model {self.model_name!r} has {scores.shape[1]} outputs a pair, so it is a "
-                "classifier, not a ranker. Use a model with num_labels=1, or with num_labels=2 "
-                "for (not relevant, relevant)."
-            )
-        return [float(score) for score in scores[:, -1]]
-
-    def _load(self) -> Any:
-        from sentence_transformers import CrossEncoder
-
-        settings: dict[str, Any] = {
-            "max_length": self.max_length,
-            "device": self.device,
-            "model_kwargs": self.model_kwargs,
-        }
-        try:
-            try:
-                # Asking the hub first takes a minute of retries where it cannot be reached.
-                model = CrossEncoder(self.model_name, local_files_only=True, **settings)
-            except OSError:
-                if Path(self.model_name).exists():
-                    raise
-                model = CrossEncoder(self.model_name, **settings)
-        except Exception as error:
-            raise RuntimeError(
-                f"Could not load the cross-encoder {self.model_name!r} ({_first_line(error)}). "
-                "If it is a folder, check the path and that config.json and the weights are in it. "
-                "If it is a name on the Hugging Face hub, check its spelling and connect once, so "
-                f"that it can be downloaded: hf download {self.model_name}"
-            ) from error
-        if _lacks_head(model):
-            raise ValueError(
-                f"The model {self.model_name!r} was not trained to score pairs: its scores would "
-                "come from random weights. Use a cross-encoder (reranker), not an embedding model."
-            )
-        return model
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model_name!r})"
+
+
+def load_cross_encoder(model_name: str, **settings: Any) -> Any:
+    """Return a `CrossEncoder` of sentence-transformers.
+
+    Args:
+        model_name: Folder of the model, or its name on the Hugging Face hub.
+        settings: Further arguments of `CrossEncoder`.
+
+    Raises:
+        ValueError: If the model was not trained to score pairs.
+        RuntimeError: If the model cannot be loaded.
+    """
+    from sentence_transformers import CrossEncoder
+
+    try:
+        try:
+            # Asking the hub first takes a minute of retries where it cannot be reached.
+            model = CrossEncoder(model_name, local_files_only=True, **settings)
+        except OSError:
+            if Path(model_name).exists():
+                raise
+            model = CrossEncoder(model_name, **settings)
+    except Exception as error:
+        raise RuntimeError(
+            f"Could not load the cross-encoder {model_name!r} ({_first_line(error)}). "
+            "If it is a folder, check the path and that config.json and the weights are in it. "
+            "If it is a name on the Hugging Face hub, check its spelling and connect once, so "
+            f"that it can be downloaded: hf download {model_name}"
+        ) from error
+    if _lacks_head(model):
+        raise ValueError(
+            f"The model {model_name!r} was not trained to score pairs: its scores would "
+            "come from random weights. Use a cross-encoder (reranker), not an embedding model."
+        )
+    return model
+
+
+def last_column(outputs: Any, count: int, model_name: str) -> list[float]:
+    """Return the score of each pair: a model's one output, or "relevant" of its two.
+
+    Raises:
+        ValueError: If the model has more outputs.
+    """
+    scores = np.asarray(outputs, dtype=float).reshape(count, -1)
+    if scores.shape[1] not in (1, 2):
+        raise ValueError(
+            f"The model {model_name!r} has {scores.shape[1]} outputs a pair, so it is a "
+            "classifier, not a ranker. Use a model with num_labels=1, or with num_labels=2 "
+            "for (not relevant, relevant)."
+        )
+    return [float(score) for score in scores[:, -1]]
 
 
 def _lacks_head(model: Any) -> bool:
