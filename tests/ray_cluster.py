@@ -20,8 +20,9 @@ def ray_cluster() -> Iterator[str]:
             "OMP_WAIT_POLICY": "passive",
         }
     )
-    # Workers unpickle what tests define, by the module's name.
-    path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    # Workers, also those of another driver, import what tests define by the module's name.
+    path = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), path]))
     context = ray.init(
         address="local",
         num_cpus=3,
@@ -30,7 +31,10 @@ def ray_cluster() -> Iterator[str]:
         log_to_driver=False,
         logging_level="ERROR",
         object_store_memory=120 * 2**20,
-        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, path))}},
     )
+    if path is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = path
     yield context.address_info["address"]
     ray.shutdown()

@@ -208,7 +208,7 @@ def _shards(unit: Unit, work: Work, done: set[int]) -> Iterator[Row]:
         if block.size >= work.shard_bytes:
             if block.number not in done:
                 yield block.row(last=False)
-            block = block.after()
+            block = block.after(block.number in done)
         block.add(place, document)
     if block.number not in done:
         yield block.row(last=True)
@@ -240,8 +240,9 @@ class _Block:
         self._documents[id] = (place, document)
         self.size += len(document.page_content)
 
-    def after(self) -> _Block:
-        return _Block(self.unit, self.work, self.number + 1, self._read())
+    def after(self, skipped: bool) -> _Block:
+        reported = self._reported if skipped else self._read()
+        return _Block(self.unit, self.work, self.number + 1, reported)
 
     def row(self, last: bool) -> Row:
         chunks = list(self._chunks())

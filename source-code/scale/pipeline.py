@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -305,11 +306,16 @@ def _ray_fault(error: BaseException) -> str:
     """Say in one sentence what Ray says on a page."""
     import ray
 
+    if isinstance(error, ray.exceptions.RayActorError) and "ModuleNotFoundError" in str(error):
+        return (
+            f"A worker lacks a package: {re.findall('No module named .+', str(error))[-1]}. "
+            "Install the same packages on every machine of the cluster."
+        )
     cause = getattr(error, "cause", None) or error.__cause__ or error
     if isinstance(cause, ray.exceptions.OutOfMemoryError) or "OutOfMemory" in str(error):
         reason = "a worker had too little memory; use fewer --workers"
-    elif isinstance(error, ray.exceptions.RayActorError):
-        reason = "a worker could not be started again"
+    elif causes := re.findall(r"^(?:\S*\.)?(\w+(?:Error|Exception): .+)$", str(error), re.M):
+        reason = causes[-1].rstrip(" .")  # of Ray's page, the line about what went wrong
     else:
         reason = one_line(cause)
     return f"Ray could not go on: {reason}. Run it again to go on with what is missing."

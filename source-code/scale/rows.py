@@ -173,12 +173,11 @@ def _lines(piece: Piece, corpus: Corpus) -> Iterator[tuple[Place, bytes]]:
     """Yield the lines that begin in the piece; those of a compressed file with their number."""
     system, _ = filesystem(corpus.location, corpus.options)
     if piece.name.endswith(".gz"):
-        with (
-            system.open_input_stream(piece.path, compression=None) as stream,
-            gzip.open(stream) as lines,
-        ):
-            for number, line in enumerate(lines, start=1):
-                yield Place(piece.name, piece.path, "line", number, stream.tell()), line
+        with system.open_input_file(piece.path) as file:
+            packed: Any = io.BufferedReader(file, 1 << 20)
+            with gzip.open(packed) as lines:
+                for number, line in enumerate(lines, start=1):
+                    yield Place(piece.name, piece.path, "line", number, file.tell()), line
         return
     with system.open_input_file(piece.path) as file:
         position = max(piece.start - 1, 0)

@@ -44,6 +44,7 @@ class ShardTable:
             self._database = connected(uri, storage_options, make=True)
             self._table: Any = self._opened(name)
         self._version = self._table.version if self._table is not None else 0
+        self._known: set[str] = set()
         if self._table is not None and SHARD_COLUMN not in self._table.schema.names:
             raise IngestError(
                 f"The table {name!r} in {uri} was not made by ingest, which keeps a column "
@@ -70,7 +71,8 @@ class ShardTable:
         if fresh:
             self._delete_source(known)
             known.pop(self.source, None)
-        for other, (theirs, _) in known.items():
+        others = {name: theirs for name, (theirs, _) in known.items() if name != self.source}
+        for other, theirs in others.items():
             # Vectors of two models in one column could not be compared.
             for name in ("model", "filter_columns"):
                 if theirs.get(name) != settings.get(name):
@@ -107,12 +109,14 @@ class ShardTable:
         What two drivers wrote twice is taken out first, so that it is written once more.
         """
         found: dict[int, dict[int, bool]] = {}
+        self._known.clear()
         for name, count in self._counts().items():
             unit, block, last, rows = _parsed(name)
             if count > rows:
                 self._delete(name)
                 continue
             found.setdefault(unit, {})[block] = last
+            self._known.add(name)
         return found
 
     def write(self, shard: str, rows: Any) -> bool:
@@ -124,6 +128,7 @@ class ShardTable:
         """
         for attempt in range(1, ATTEMPTS + 1):
             if self._has(shard):
+                self._known.add(shard)
                 return False
             try:
                 self._add(rows)
@@ -135,6 +140,7 @@ class ShardTable:
             if self._table.version > self._version + 1:
                 self._check_once(shard, rows.num_rows)
             self._version = self._table.version
+            self._known.add(shard)
             return True
         return False
 
@@ -184,6 +190,8 @@ class ShardTable:
     def _counts(self) -> Counter[str]:
         counts: Counter[str] = Counter()
         if self._table is None:
+            self._table = self._opened(self.name)
+        if self._table is None:
             return counts
         with explained(f"The table {self.name!r}"):
             self._version = self._table.version
@@ -195,6 +203,8 @@ class ShardTable:
         return counts
 
     def _has(self, shard: str) -> bool:
+        if shard in self._known:  # Ray ran a task twice
+            return True
         if self._table is None or self._table.version == self._version:
             return False
         self._version = self._table.version
