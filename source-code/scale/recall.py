@@ -181,10 +181,10 @@ class _Searches:
     def _one(
         self, query: _Query, nprobes: int | None, refine: int | None, limit: int
     ) -> list[tuple[int, float]]:
-        # One more than needed, for the row whose vector it is.
         found = self._table.search(query.vector, vector_column_name="vector", query_type="vector")
-        found = found.distance_type(self._distance_type).limit(limit + 1).with_row_id(True)
-        found = found.select(["_distance"])
+        found = found.distance_type(self._distance_type).with_row_id(True)
+        # One more than needed, where one is the row whose vector it is.
+        found = found.select(["_distance"]).limit(limit + (query.own is not None))
         if nprobes is None:
             found = found.bypass_vector_index()
         else:

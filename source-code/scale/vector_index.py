@@ -74,7 +74,8 @@ def plan_vector_index(
         rows: How many rows the table has.
         dimension: Of its vectors.
         kind: One of `KINDS`.
-        partitions: How many groups of similar vectors; by default one for 4,096 rows.
+        partitions: How many groups of similar vectors; by default one for 4,096 rows. LanceDB
+            trains each on 256 rows, and makes fewer where there are not as many.
         sub_vectors: Bytes that `"ivf-pq"` keeps of a vector, a divisor of `dimension`; by default
             an eighth of it.
         pays_from: From how many rows on an index is made.
@@ -102,7 +103,7 @@ def plan_vector_index(
             else f"{rows:,} rows are too few for a vector index, which is trained on "
             f"{TRAINS_FROM} or more: comparing with each is exact, and fast.",
         )
-    partitions = min(partitions or max(1, rows // ROWS_A_PARTITION), rows)
+    partitions = min(partitions or max(1, rows // ROWS_A_PARTITION), rows // TRAINS_FROM)
     options = {"num_partitions": partitions, "max_iterations": ROUNDS}
     words = f"{kind}, {partitions:,} partitions of about {rows // partitions:,} rows"
     if kind == "ivf-pq":
