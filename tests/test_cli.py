@@ -22,6 +22,16 @@ from ragbook.terminal import harmless, one_line
 Rag = Callable[..., tuple[int, str, str]]
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_cache_of_their_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAG_CACHE", str(cache))
+
+
 @pytest.fixture
 def rag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rag:
     monkeypatch.delenv("RAG_PROFILE", raising=False)

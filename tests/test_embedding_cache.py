@@ -17,7 +17,7 @@ from ragbook.embedding_cache import (
     BATCH,
     CachedEmbeddings,
     EmbeddingCacheError,
-    _key,
+    text_key,
     cache_folder,
 )
 
@@ -89,13 +89,13 @@ def test_c35_query_and_passage_never_share_a_vector(path: Path) -> None:
 def test_c35_keys_are_equal_only_for_equal_parts(
     one: tuple[str, str, str], two: tuple[str, str, str]
 ) -> None:
-    assert (_key(*one) == _key(*two)) == (one == two)
+    assert (text_key(*one) == text_key(*two)) == (one == two)
 
 
 def test_c35_keys_join_their_parts_unambiguously() -> None:
-    assert _key("a-b", "query", "c") != _key("a", "query", "b-c")
-    assert _key("a", "query", "c") != _key("a", "passage", "c")
-    assert _key('a", "query', "", "c") != _key("a", "query", '", "c')
+    assert text_key("a-b", "query", "c") != text_key("a", "query", "b-c")
+    assert text_key("a", "query", "c") != text_key("a", "passage", "c")
+    assert text_key('a", "query', "", "c") != text_key("a", "query", '", "c')
 
 
 def test_an_interruption_keeps_the_batches_done(path: Path) -> None:

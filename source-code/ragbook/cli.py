@@ -570,9 +570,14 @@ def _index(
     passages = load_passages(data or default_data_folder())
     chosen = read_settings(settings) if settings else Settings()
     with busy("Starting"):
+        from ragbook.exact import kept_store
         from ragbook.patterns import Patterns
 
-        return Patterns(passages, usable_profile(profile), settings=chosen)
+        usable = usable_profile(profile)
+        # What the models made of these texts before is read from disk: that is all there is to an
+        # index of this size, and a text that changed is simply another text.
+        usable.keeps_readings = True
+        return Patterns(passages, usable, kept_store(passages, usable), settings=chosen)
 
 
 def _check_writable(files: Sequence[Path | None], folders: Sequence[Path | None] = ()) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,51 @@ def cache_folder() -> Path:
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "ragbook"
+
+
+class CacheFile:
+    """A file of named arrays of float32, written in transactions.
+
+    Args:
+        path: The SQLite file; made when first used, with its folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def open(self) -> Iterator[sqlite3.Connection]:
+        """Open the file for a moment.
+
+        Raises:
+            EmbeddingCacheError: If it cannot be read or written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # caught here alone: later it may be the model's
+            raise EmbeddingCacheError(
+                f"The folder of caches {self.path.parent} cannot be made or used "
+                f"({error.strerror}). Set RAG_CACHE to a folder that can be written to."
+            ) from error
+        try:
+            with closing(sqlite3.connect(self.path, timeout=60)) as database:
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB)"
+                )
+                yield database
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: sqlite3.Error) -> EmbeddingCacheError:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            return EmbeddingCacheError(
+                f"There is not enough room on the disk of the embedding cache {self.path}. "
+                "Free some, or set RAG_CACHE to a folder on another disk."
+            )
+        return EmbeddingCacheError(
+            f"The embedding cache {self.path} cannot be used ({error}). Delete that file, or "
+            "set RAG_CACHE to a folder that can be written to."
+        )
 
 
 class CachedEmbeddings(Embeddings):
@@ -61,7 +106,7 @@ class CachedEmbeddings(Embeddings):
     ) -> None:
         self._load = load
         self._model = model
-        self._path = path or cache_folder() / "embeddings.sqlite"
+        self._file = CacheFile(path or cache_folder() / "embeddings.sqlite")
         self._progress = progress
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -92,9 +137,9 @@ class CachedEmbeddings(Embeddings):
     def _cached(
         self, role: str, texts: Sequence[str], embed: Callable[[list[str]], list[list[float]]]
     ) -> list[np.ndarray]:
-        keys = {text: _key(self._model, role, text) for text in texts}
-        with self._database() as database:
-            found = _read(database, keys)
+        keys = {text: text_key(self._model, role, text) for text in texts}
+        with self._file.open() as database:
+            found = read_arrays(database, keys)
             missing = [text for text in keys if text not in found]
             batches = range(0, len(missing), BATCH)
             bar = tqdm(
@@ -103,42 +148,10 @@ class CachedEmbeddings(Embeddings):
             for start in bar:
                 batch = missing[start : start + BATCH]
                 vectors = [np.asarray(vector, dtype=np.float32) for vector in embed(batch)]
-                with database:
-                    database.executemany(
-                        "INSERT OR REPLACE INTO vectors VALUES (?, ?)",
-                        [(keys[text], v.tobytes()) for text, v in zip(batch, vectors, strict=True)],
-                    )
-                found.update(zip(batch, vectors, strict=True))
+                rows = dict(zip(batch, vectors, strict=True))
+                write_arrays(database, {keys[text]: vector for text, vector in rows.items()})
+                found.update(rows)
         return [found[text] for text in texts]
-
-    @contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection]:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:  # caught here alone: later it may be the model's
-            raise EmbeddingCacheError(
-                f"The folder of caches {self._path.parent} cannot be made or used "
-                f"({error.strerror}). Set RAG_CACHE to a folder that can be written to."
-            ) from error
-        try:
-            with closing(sqlite3.connect(self._path, timeout=60)) as database:
-                database.execute(
-                    "CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB)"
-                )
-                yield database
-        except sqlite3.Error as error:
-            raise self._unusable(error) from error
-
-    def _unusable(self, error: sqlite3.Error) -> EmbeddingCacheError:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-            return EmbeddingCacheError(
-                f"There is not enough room on the disk of the embedding cache {self._path}. "
-                "Free some, or set RAG_CACHE to a folder on another disk."
-            )
-        return EmbeddingCacheError(
-            f"The embedding cache {self._path} cannot be used ({error}). Delete that file, or "
-            "set RAG_CACHE to a folder that can be written to."
-        )
 
 
 def cached_embeddings(profile: Profile, progress: bool = False) -> CachedEmbeddings:
@@ -147,7 +160,17 @@ def cached_embeddings(profile: Profile, progress: bool = False) -> CachedEmbeddi
     return CachedEmbeddings(profile.embeddings, model, progress=progress)
 
 
-def _read(database: sqlite3.Connection, keys: dict[str, bytes]) -> dict[str, np.ndarray]:
+def write_arrays(database: sqlite3.Connection, arrays: Mapping[bytes, np.ndarray]) -> None:
+    """Write arrays of float32 under their keys, all or none."""
+    with database:
+        database.executemany(
+            "INSERT OR REPLACE INTO vectors VALUES (?, ?)",
+            [(key, array.tobytes()) for key, array in arrays.items()],
+        )
+
+
+def read_arrays(database: sqlite3.Connection, keys: Mapping[str, bytes]) -> dict[str, np.ndarray]:
+    """Return the arrays that the file holds, flat, by the text that each belongs to."""
     rows: dict[bytes, bytes] = {}
     wanted = list(keys.values())
     for start in range(0, len(wanted), 500):  # SQLite takes a limited number of parameters
@@ -161,5 +184,6 @@ def _read(database: sqlite3.Connection, keys: dict[str, bytes]) -> dict[str, np.
     }
 
 
-def _key(model: str, role: str, text: str) -> bytes:
+def text_key(model: str, role: str, text: str) -> bytes:
+    """Return the name under which a file keeps what a model made of a text in a role."""
     return hashlib.sha256(json.dumps([model, role, text]).encode()).digest()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from langchain_core.documents import Document
@@ -12,6 +13,11 @@ from langchain_core.vectorstores import VectorStore
 from numpy.typing import NDArray
 
 from retrievers.documents import Filter, filter_function
+
+if TYPE_CHECKING:
+    from ragbook.profiles import Profile
+
+logger = logging.getLogger(__name__)
 
 ROUNDING = 1e-5
 """More than float32 can be off by in a cosine."""
@@ -91,6 +97,24 @@ class ExactVectorStore(VectorStore):
 
     def _select_relevance_score_fn(self) -> Any:
         return float  # the score is the cosine already
+
+
+def kept_store(documents: Sequence[Document], profile: Profile) -> ExactVectorStore:
+    """Return a store of documents whose vectors are kept on disk, so that later ones open at once.
+
+    A text that the profile's model has embedded before, in whatever folder, is not embedded again.
+    Without a usable cache everything is embedded anew, with a warning.
+    """
+    from ragbook.embedding_cache import EmbeddingCacheError, cached_embeddings
+
+    texts = [document.page_content for document in documents]
+    vectors: Any
+    try:
+        vectors = cached_embeddings(profile, progress=True).embed_passages(texts)
+    except EmbeddingCacheError as error:
+        logger.warning("Every passage is embedded anew: %s", error)
+        vectors = profile.embeddings().embed_documents(texts)
+    return ExactVectorStore(documents, vectors, profile.embeddings())
 
 
 def _candidates(scores: NDArray[Any], k: int) -> NDArray[np.intp]:

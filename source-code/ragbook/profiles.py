@@ -66,6 +66,9 @@ class Profile(ABC):
     """
     first_stage_weight: float
     """How much the first stage's score counts when `cross_encoder` reranks, 0 to 1."""
+    keeps_readings: bool = False
+    """Whether what the embedded scorer reads is kept on disk for later processes, as `rag ask` has
+    it. What is measured reads everything itself."""
 
     @abstractmethod
     def embeddings(self) -> HuggingFaceEmbeddings:
@@ -117,7 +120,12 @@ class EmbeddedProfile(Profile):
         from retrievers.late_interaction import LateInteractionCrossEncoder
 
         self.embeddings()
-        return LateInteractionCrossEncoder(_scoring_model(str(_minilm_folder())), corpus=texts)
+        model: Any = _scoring_model(str(_minilm_folder()))
+        if self.keeps_readings:
+            from ragbook.reading_cache import KeptReadings
+
+            model = KeptReadings(model, self.embedding_model, texts)
+        return LateInteractionCrossEncoder(model, corpus=texts)
 
     def chat_model(self) -> BaseChatModel:
         """Return the model that quotes the context's sentences."""

