@@ -46,13 +46,14 @@ from options import folder, output_file
 from retrievers import BM25Retriever, DenseRetriever, FaissStore, LanceRetriever
 from retrievers.ensemble import RRFEnsembleRetriever
 from retrievers.lance_table import create_text_index, create_vector_index
+from scale.vector_index import KINDS, TRAINS_FROM, VectorIndexPlan, plan_vector_index
 
 FUSED, CANDIDATES = 100, 30
 """How many passages a fusion takes from each search, and how many are reranked."""
 
-# 8 numbers to a byte. LanceDB would train longer: ten times as many vectors, in 50 rounds.
-INDEX = {"num_sub_vectors": 48, "sample_rate": 64, "max_iterations": 20}
-ROWS_PER_PARTITION = 8192
+# Otherwise the index is what scale/index.py makes. It trains on four times as many rows, which
+# takes minutes here, and at every size the same.
+TRAINING = {"sample_rate": 64}
 SEARCH = {"nprobes": 20, "refine_factor": 5}
 PROBES = [(1, None), (5, None), (20, None), (1, 5), (5, 5), (20, 5), (20, 20), (50, 20)]
 """Settings that are tried, as `nprobes` and `refine_factor`."""
@@ -68,8 +69,10 @@ def build_bm25(data: Data, target: Path) -> None:
     BM25Retriever.from_documents(data.documents()).save(target / "index.bm25")
 
 
-def open_bm25(data: Data, targets: dict[str, Path], k: int = NEAREST) -> BaseRetriever:
-    return BM25Retriever.load(targets["bm25"] / "index.bm25", k=k)
+def open_bm25(
+    data: Data, targets: dict[str, Path], k: int = NEAREST, mmap: bool = False
+) -> BaseRetriever:
+    return BM25Retriever.load(targets["bm25"] / "index.bm25", mmap=mmap, k=k)
 
 
 def build_exact(data: Data, target: Path) -> None:
@@ -116,12 +119,18 @@ def build_rows(data: Data, target: Path) -> None:
 
 
 def build_vector_index(data: Data, target: Path) -> None:
-    partitions = max(1, len(data.vectors) // ROWS_PER_PARTITION)
-    create_vector_index(lance_table(target), num_partitions=partitions, **INDEX)
+    plan = index_plan(data.vectors)
+    options: dict[str, Any] = {**plan.options, **TRAINING}
+    create_vector_index(lance_table(target), kind=KINDS[plan.kind], **options)
 
 
 def build_text_index(data: Data, target: Path) -> None:
     create_text_index(lance_table(target))
+
+
+def index_plan(vectors: Floats) -> VectorIndexPlan:
+    """Return the index that `scale/index.py` would make, also where it would make none yet."""
+    return plan_vector_index(*vectors.shape, pays_from=TRAINS_FROM)
 
 
 def lance_table(target: Path) -> Any:
@@ -149,6 +158,7 @@ BUILDS: dict[str, tuple[str, Build]] = {
 
 SEARCHES: dict[str, Open] = {
     "bm25": open_bm25,
+    "bm25, mapped": lambda data, targets: open_bm25(data, targets, mmap=True),
     "dense, exact": open_exact,
     "hybrid, in memory": open_both,
     "dense, ANN": lambda data, targets: open_lance(data, targets, mode="vector"),
@@ -220,7 +230,7 @@ def measure_probes(data: Data, root: Path) -> list[Figures]:
     rows = []
     targets = {path.name: path for path in root.iterdir()}
     ways = [{"nprobes": n, "refine_factor": refine} for n, refine in PROBES]
-    partitions = max(1, len(data.vectors) // ROWS_PER_PARTITION)
+    partitions = index_plan(data.vectors).options["num_partitions"]
     queries = data.queries[:60]
     for way in [*ways, {"nprobes": None, "refine_factor": None, "exact": True}]:
         if (way["nprobes"] or 0) > partitions and way["nprobes"] != SEARCH["nprobes"]:
@@ -312,8 +322,10 @@ def check_rows(kind: str, vectors: Floats, queries: Floats, target: Path) -> lis
     flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
     rows = pa.table({"id": [*map(str, range(len(vectors)))], "vector": flat})
     table = lancedb.connect(str(target)).create_table(LANCE, rows)
-    partitions = max(1, len(vectors) // 1000)
-    create_vector_index(table, num_partitions=partitions, **INDEX)
+    # Smaller partitions than in the growing tables, since there are few sentences.
+    partitions = max(1, len(vectors) // 500)
+    options: dict[str, Any] = {**index_plan(vectors).options, **TRAINING}
+    create_vector_index(table, **{**options, "num_partitions": partitions})
     true = growth_data.nearest(vectors, queries)
     found = []
     for nprobes, refine in [(1, 5), (partitions // 4, 5), (partitions // 2, 5), (partitions, 5)]:
@@ -447,7 +459,7 @@ def main() -> None:
         "dimension": given.dimension,
         "words": growth_data.WORDS,
         "queries": given.queries,
-        "index": {**INDEX, "rows_per_partition": ROWS_PER_PARTITION},
+        "training": TRAINING,
         "search": SEARCH,
     }
     if given.resume and given.json and given.json.exists():

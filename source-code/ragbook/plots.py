@@ -296,6 +296,45 @@ def curve_plot(
     return figure
 
 
+def growth_plot(
+    measured: Mapping[str, Mapping[int, float]],
+    y_label: str,
+    lines: Mapping[str, Mapping[int, float]] | None = None,
+) -> Figure:
+    """Draw how costs grow with the number of passages, both on logarithmic scales.
+
+    Args:
+        measured: Name of the series to number of passages to cost, drawn as marks with a line.
+        y_label: What the cost is.
+        lines: The same, of a formula, drawn dashed in the colour of the series of that name.
+    """
+    figure, axes = _figure(1, 1, width=6.8, height=3.8)
+    palette = [*COLOURS.values(), STAGE_COLOURS["bm25"], GREY]
+    colours = dict(zip(measured, cycle(palette)))
+    for (name, points), marker in zip(measured.items(), cycle("os^DvP*")):
+        axes.plot(
+            list(points),
+            list(points.values()),
+            color=colours[name],
+            marker=marker,
+            linewidth=1.2,
+            linestyle="" if name in (lines or {}) else "-",
+            label=name,
+        )
+    for name, points in (lines or {}).items():
+        axes.plot(list(points), list(points.values()), "--", color=colours[name], linewidth=1.2)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
+    axes.yaxis.set_major_formatter(lambda value, place: f"{value:,g}")
+    axes.set_xlabel("passages")
+    axes.set_ylabel(y_label)
+    axes.legend(
+        frameon=False, labelcolor=GREY, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9
+    )
+    return figure
+
+
 def strip_plot(rows: Mapping[str, Mapping[str, Sequence[float]]], x_label: str) -> Figure:
     """Draw where values lie: a row for each group, and in it a line of marks for each series.
 
