@@ -32,6 +32,7 @@ from retrievers.sql import SqlError
 
 pytest.importorskip("langchain_postgres", reason="uv sync --extra scale")
 
+from scale import postgres_search
 from scale.postgres import PostgresCorpus
 from scale.postgres_search import PassageTextRetriever
 from scale.postgres_table import Ingested
@@ -218,6 +219,49 @@ def test_weights_of_the_ensemble_begin_with_the_dense_search(notes: PostgresCorp
     assert ids(found) == ["hen"]
     found = notes.retriever(weights=[1, 0]).invoke("egg")
     assert [document.metadata["retrieved_by"] for document in found] == [["dense"]] * len(NOTES)
+
+
+def test_a_rare_word_counts_for_more_than_a_common_one_and_a_short_text_than_a_long_one(
+    make: Make,
+) -> None:
+    corpus = make(None)
+    filler = [Document(id=f"f{n}", page_content=f"wing flow {n}") for n in range(60)]
+    stored = [
+        Document(id="common", page_content="wing wing flow flow wing flow"),
+        Document(id="rare", page_content="a heron by the flow"),
+        Document(
+            id="long", page_content="a heron by the flow " + " ".join(f"x{n}" for n in range(20))
+        ),
+    ]
+    corpus.ingest([*filler, *stored])
+    found = corpus.retriever(top_n=2).invoke("wing flow heron")
+    assert ids(found) == ["rare", "long"]
+
+
+def test_words_that_every_text_of_a_large_table_has_are_looked_for_only_if_there_are_no_others(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = make(None)
+    corpus.ingest([Document(id=str(n), page_content=f"wing {n}") for n in range(60)])
+    assert len(corpus.retriever(top_n=60).invoke("wing 7")) == 60
+    monkeypatch.setattr(postgres_search, "LARGE", 60)
+    assert len(corpus.retriever(top_n=60).invoke("wing")) == 60
+    assert ids(corpus.retriever(top_n=60).invoke("wing 7")) == ["7"]
+
+
+def test_the_words_of_a_table_that_was_never_counted_are_found(
+    make: Make, pgvector: Server
+) -> None:
+    corpus = make(None)
+    corpus.ingest(NOTES)
+    pgvector.run("DELETE FROM pg_statistic WHERE starelid = 'passages'::regclass")
+    assert sorted(ids(corpus.retriever().invoke("a fox, an egg"))) == ["fox", "hen"]
+
+
+@pytest.mark.parametrize("query", ["' | !fox", "fox & !owl", "\\ fox:*", "!", "fox\0", "<-> fox"])
+def test_nothing_in_a_question_is_an_operator(notes: PostgresCorpus, query: str) -> None:
+    found = notes.retrievers()[1].invoke(query)
+    assert ids(found) == ([] if query == "!" else ["fox", "owl"] if "owl" in query else ["fox"])
 
 
 def test_the_language_decides_which_words_are_one(make: Make) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import requires
 from pathlib import Path
 
+from ragbook.migrate.table import retired
 from retrievers import _HOME
 
 RETRIEVERS = Path(__file__).parents[1] / "retrievers"
@@ -46,16 +47,9 @@ NEEDED_TO_USE = {"parent_document": ("langchain-text-splitters",)}
 
 
 RETIRED = {
-    "CrossEncoderReranker": "rerank",
-    "EnsembleRetriever": "ensemble",
-    "FAISS": "faiss_store",
-    "LanceDB": "lance",
-    "LLMChainExtractor": "llm_compressors",
-    "LLMChainFilter": "llm_compressors",
-    "LongContextReorder": "reorder",
-    "MergerRetriever": "merger",
-    "MultiVectorRetriever": "parent_document",
-    "TimeWeightedVectorStoreRetriever": "time_weighted",
+    **{
+        row.name: row.file for row in retired().values() if row.file and row.replacement != row.name
+    },
     "VectorStoreRetriever": "dense",
 }
 """LangChain's names for what a file here replaces, where ours is another."""

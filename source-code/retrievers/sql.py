@@ -201,7 +201,7 @@ class SqlRetriever(FixedRetriever):
 
     def statement(self, query: str, k: int | None = None) -> Select[Any]:
         """Return the statement for a question: id, text, metadata, score, and strings to check."""
-        words = _WORD.findall(query)
+        words = words_of(query)
         build = _SEARCHES[self.database.dialect.name]
         source, columns, condition, score = build(self, query.replace("\0", " "), words)
         wanted = [self.id_column, self.text_column, *self.metadata_columns]
@@ -454,6 +454,11 @@ def ids_in_parts(names: Iterable[str | None], type_: TypeEngine[Any]) -> Iterato
         yield ordered[start : start + IDS_A_STATEMENT]
 
 
+def words_of(query: str) -> list[str]:
+    """Return the words of a question, without anything that a query language has a meaning for."""
+    return _WORD.findall(query)
+
+
 def document_id(document: Document) -> str | None:
     """Return the id under which a database knows this document, or None if it has none."""
     name = document.metadata.get("doc_id")
@@ -649,7 +654,7 @@ def _sqlite_search(retriever: SqlRetriever, query: str, words: list[str]) -> Sea
 
 
 def _postgresql_search(retriever: SqlRetriever, query: str, words: list[str]) -> Search:
-    vector: Any = column(_vector(retriever)[0])
+    vector: Any = column(postgresql_vector(retriever)[0])
     # plainto_tsquery drops stop words, stems and joins by "and"; ts_rank gave a better order to the
     # rows of such an "or" than ts_rank_cd: benchmarks/sql_fulltext.py.
     language = cast(cast(retriever.language, Text), REGCONFIG)
@@ -667,7 +672,7 @@ def _mysql_search(retriever: SqlRetriever, query: str, words: list[str]) -> Sear
     return rows, lambda n: column(n), score, score
 
 
-def _vector(retriever: SqlRetriever) -> tuple[str, str]:
+def postgresql_vector(retriever: SqlRetriever) -> tuple[str, str]:
     """Return the name of PostgreSQL's column of vectors, and the expression that fills it."""
     quote = retriever.database.dialect.identifier_preparer.quote
     # PostgreSQL reads E-4012 as e and the number -4012, and bank/card as the name of a file.
@@ -731,7 +736,7 @@ def _sqlite_index(retriever: SqlRetriever, sql: Connection) -> None:
 def _postgresql_index(retriever: SqlRetriever, sql: Connection) -> None:
     preparer = sql.dialect.identifier_preparer
     place = preparer.format_table(sql_table(retriever.table, []))
-    name, expression = _vector(retriever)
+    name, expression = postgresql_vector(retriever)
     # Kept in the row: ranking by an expression would parse every text that matches anew.
     sql.exec_driver_sql(
         f"ALTER TABLE {place} ADD COLUMN IF NOT EXISTS {name} tsvector "

@@ -48,6 +48,9 @@ from .postgres_table import (
 
 logger = logging.getLogger(__name__)
 
+PROBE = "length"
+"""What a model embeds to say how long its vectors are."""
+
 
 class PostgresCorpus:
     """A table of passages in PostgreSQL, filled once and searched by our retrievers.
@@ -124,7 +127,7 @@ class PostgresCorpus:
                 have another length, or a column of another kind.
             SqlError: If the database cannot be reached, or refuses.
         """
-        dimensions = len(self.embeddings.embed_query("length")) if self.embeddings else 0
+        dimensions = len(self.embeddings.embed_query(PROBE)) if self.embeddings else 0
         with self._explained("make the table"), self._engine.begin() as sql:
             sql.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": "ragbook"})
             refused = make_extension(sql) if dimensions else None
@@ -197,6 +200,9 @@ class PostgresCorpus:
             )
             if on_batch is not None:
                 on_batch(done)
+        if done.written:
+            with self._explained("count its words"), self._engine.begin() as sql:
+                sql.exec_driver_sql(f"ANALYZE {self._place}")
         return done
 
     def build_index(
@@ -249,7 +255,6 @@ class PostgresCorpus:
             )
             for other in state.indexes.keys() - {name}:
                 sql.exec_driver_sql(f'DROP INDEX IF EXISTS "{self.schema}"."{other}"')
-            sql.exec_driver_sql(f"ANALYZE {self._place}")
 
     def retriever(
         self,
@@ -328,6 +333,11 @@ class PostgresCorpus:
         """Delete documents by their ids; those that are not there do no harm."""
         with self._explained("delete documents"), self._engine.begin() as sql:
             sql.execute(text(f"DELETE FROM {self._place} WHERE id = ANY(:ids)"), {"ids": list(ids)})
+
+    def drop(self) -> None:
+        """Drop the table with all that is in it."""
+        with self._explained("drop the table"), self._engine.begin() as sql:
+            sql.exec_driver_sql(f"DROP TABLE IF EXISTS {self._place}")
 
     def close(self) -> None:
         """Close the connections. Retrievers open new ones if they are asked after it."""

@@ -9,12 +9,27 @@ from langchain_core.documents import Document
 from langchain_postgres import PGVectorStore
 from langchain_postgres.v2.indexes import QueryOptions
 from pydantic import Field
-from sqlalchemy import Select
+from sqlalchemy import Boolean, Double, Select, Text, cast, column, func, select, text
+from sqlalchemy.dialects.postgresql import TSQUERY
 
 from retrievers.documents import refuse_fixed
-from retrievers.sql import SqlRetriever
+from retrievers.sql import SqlRetriever, postgresql_vector, sql_table, words_of
 
 from .postgres_filter import PREFIX, sql_condition, store_filter
+
+CANDIDATES = 400
+"""How many rows are put in order a second time, at least."""
+
+USUAL = 0.3
+"""The share of rows above which a word that they hold finds too many of them to be looked for."""
+
+LARGE = 10_000
+"""How many rows a table has in which that matters."""
+
+BY_LENGTH = 1
+"""Tells `ts_rank` to divide by 1 + the logarithm of the text's length."""
+
+MOST_ROWS = 2**31 - 1
 
 Hits = list[tuple[Document, float]]
 
@@ -88,9 +103,37 @@ class PassageTextRetriever(SqlRetriever):
     where: dict[str, Any] | None = Field(default=None, frozen=True)
 
     def statement(self, query: str, k: int | None = None) -> Select[Any]:
-        """Return the statement for a question, within the filter."""
-        found = super().statement(query, k)
-        return found if self.where is None else found.where(sql_condition(self.where))
+        """Return the statement for a question: id, text, metadata and score, within the filter.
+
+        The rows that hold a word of the question are put in order by one `ts_rank`, and the first
+        of them again by the sum of every word's own, weighted by how rare the word is.
+        """
+        limit = min(k or self.k, MOST_ROWS)
+        vector: Any = column(postgresql_vector(self)[0])
+        rows = sql_table(self.table, [])
+        names = [self.id_column, self.text_column, *self.metadata_columns]
+        asked = _asked(self, query).cte("asked")
+        word, rest = asked.c.word, asked.c.usual
+        # In a large table, words that are everywhere count, but are not looked for.
+        looked_for = select(
+            func.string_agg(cast(word, Text), " | ").filter(~rest)
+        ).scalar_subquery()
+        all_words = select(func.string_agg(cast(word, Text), " | ")).scalar_subquery()
+        question = cast(func.coalesce(looked_for, all_words), TSQUERY)
+        first: Any = (
+            select(*map(column, names), vector.label("vector"))
+            .select_from(rows)
+            .where(vector.op("@@", is_comparison=True)(question))
+            .order_by(func.ts_rank(vector, question, BY_LENGTH).desc(), column(self.id_column))
+            .limit(max(CANDIDATES, 2 * limit))
+        )
+        if self.where is not None:
+            first = first.where(sql_condition(self.where))
+        found = first.subquery("found")
+        rank = func.sum(asked.c.rarity * func.ts_rank(found.c.vector, word, BY_LENGTH))
+        score = select(rank).scalar_subquery().correlate(found).label("sql_score")
+        chosen = select(*(found.c[name] for name in names), score)
+        return chosen.order_by(score.desc(), found.c[self.id_column]).limit(limit)
 
     def visibility(self) -> dict[str, Any]:
         """Say which rows can be found, for `CachedRetriever`."""
@@ -106,3 +149,41 @@ class PassageTextRetriever(SqlRetriever):
         stored = document.metadata.pop("metadata") or {}
         document.metadata = {**stored, **document.metadata}
         return document
+
+
+def _asked(retriever: SqlRetriever, query: str) -> Any:
+    """Return the words of a question, how rare each is, and whether it is nearly everywhere.
+
+    How many rows hold a word, PostgreSQL knows of the thousand most common ones since its last
+    ANALYZE. Of the others it knows that they are rarer. Rarity is the logarithm that BM25 has.
+    """
+    schema, _, table = retriever.table.rpartition(".")
+    return (
+        text(_ASKED)
+        .bindparams(
+            language=retriever.language,
+            question=" ".join(words_of(query)),
+            **{"schema": schema, "table": table, "vector": postgresql_vector(retriever)[0]},
+            usual=USUAL,
+            large=LARGE,
+        )
+        .columns(column("word", TSQUERY), column("rarity", Double), column("usual", Boolean))
+    )
+
+
+_ASKED = """
+    SELECT quote_literal(lexeme)::tsquery AS word,
+        coalesce(share > :usual AND large, false) AS usual,
+        ln(1 + 1 / coalesce(share, rarest / 2, 0.5)) AS rarity
+    FROM (
+        SELECT lexeme, (
+                SELECT reltuples >= :large FROM pg_class
+                WHERE oid = to_regclass(quote_ident(:schema) || '.' || quote_ident(:table))
+            ) AS large, shares[array_position(words, lexeme)] AS share,
+            shares[cardinality(shares) - 2] AS rarest  -- after the words' shares: least and most
+        FROM unnest(to_tsvector(CAST(:language AS text)::regconfig, :question)) LEFT JOIN (
+            SELECT most_common_elems::text::text[] AS words, most_common_elem_freqs AS shares
+            FROM pg_stats
+            WHERE schemaname = :schema AND tablename = :table AND attname = :vector OFFSET 0
+        ) AS statistics ON true
+    ) AS counted"""
