@@ -21,6 +21,7 @@ from langchain_text_splitters import RecursiveCharacterTextSplitter
 import retrievers
 from helpers import doc
 from ragbook.copying import RETIRED
+from ragbook.migrate.page import filled
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "book" / "migration.md").read_text(encoding="utf-8")
@@ -85,6 +86,11 @@ def test_a_class_that_is_said_to_be_still_there_is_there(name: str) -> None:
     assert old_class(name, STILL_THERE[name]).__name__ == name
 
 
+def test_the_tables_are_those_of_the_table_of_retired_classes() -> None:
+    """If this fails: python -m ragbook.migrate.page."""
+    assert filled(PAGE) == PAGE
+
+
 def test_langchain_retrievers_is_not_in_this_environment() -> None:
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("langchain.retrievers")
@@ -121,10 +127,22 @@ def test_every_class_has_a_section_or_is_named_as_missing() -> None:
         assert name in titles or f"`{name}`" in missing or "#from-" in HERE[name], name
 
 
+class FakeTokenizer:
+    """Counts a word as a word piece."""
+
+    def __call__(self, texts: list[str], **kwargs: Any) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[0] * len(text.split()) for text in texts]}
+
+    def num_special_tokens_to_add(self, pair: bool) -> int:
+        return 3
+
+
 class FakeCrossEncoder:
     """Stands for the model from the hub: a longer text scores higher."""
 
     model = None
+    device = "cpu"
+    tokenizer = FakeTokenizer()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
