@@ -38,7 +38,7 @@ class ObjectStore:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self.bucket = bucket
         self.fault: Fault | None = None
-        """Is asked with the method and the key of each request; True makes it fail."""
+        """Is asked with the method and the path of each request; True makes it fail."""
         self.conditional: list[str] = []
         """The keys that were written on the condition that they are not there."""
         self._moto: Any = DomainDispatcherApplication(create_backend_app)
@@ -58,11 +58,16 @@ class ObjectStore:
     @property
     def storage_options(self) -> dict[str, str]:
         """What LanceDB needs to find it and to be let in."""
+        return self.options_of(self.endpoint)
+
+    @classmethod
+    def options_of(cls, endpoint: str) -> dict[str, str]:
+        """Return such options for another address."""
         return {
-            "endpoint": self.endpoint,
-            "aws_access_key_id": self.KEY,
-            "aws_secret_access_key": self.SECRET,
-            "region": self.REGION,
+            "endpoint": endpoint,
+            "aws_access_key_id": cls.KEY,
+            "aws_secret_access_key": cls.SECRET,
+            "region": cls.REGION,
             "allow_http": "true",
         }
 
@@ -111,7 +116,7 @@ class ObjectStore:
 
     def _answer(self, environ: Environ, start_response: Any) -> Iterable[bytes]:
         method, key = environ["REQUEST_METHOD"], environ["PATH_INFO"]
-        if self.fault is not None and self.fault(method, key):
+        if self.fault is not None and self.fault(method, f"{key}?{environ['QUERY_STRING']}"):
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             body = b"<Error><Code>AccessDenied</Code><Message>ordered by a test</Message></Error>"
             start_response("403 Forbidden", [("Content-Length", str(len(body)))])

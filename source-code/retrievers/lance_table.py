@@ -453,10 +453,11 @@ def explained(subject: str) -> Iterator[None]:
     except LanceError:
         raise
     except (RuntimeError, ValueError, OSError) as error:
-        # LanceDB's texts go on with the place in its own source.
+        # LanceDB's texts name places in its own source, and say the cause last.
+        text = re.sub(r",? /\S+\.rs:\d+:\d+", "", str(error))
+        advice = next((advice for words, advice in _ADVICE.items() if re.search(words, text)), "")
         reason = re.sub(r",? /\S+\.rs:\d+:\d+.*", "", str(error), flags=re.DOTALL)
         reason = " ".join(reason.split())[:300].rstrip(" .,")
-        advice = next((text for words, text in _ADVICE.items() if re.search(words, reason)), "")
         raise LanceError(f"{subject} could not be used: {reason}. {advice}".rstrip()) from error
 
 
