@@ -16,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ingest_models import DyingLoad, Fussy, HashEmbeddings
 from langchain_core.documents import Document
+from object_store import ObjectStore
+from object_store import object_store as object_store
 from pyarrow import parquet
 from ray_cluster import ray_cluster as ray_cluster
 
@@ -23,10 +25,11 @@ from ragbook.profiles import get_profile
 from retrievers.lance import LanceRetriever
 from retrievers.lance_table import add_documents, new_table, open_table
 from scale import pipeline
-from scale.embed import ATTEMPTS, Attempts, Embedder, read_unit, unit_item
+from scale.embed import ATTEMPTS, Attempts, Embedder
 from scale.ingest import _Progress as Progress
 from scale.ingest import main, summary
 from scale.pipeline import Report, ingest
+from scale.reading import Work, read_unit, unit_item
 from scale.rows import Columns, read_documents
 from scale.shards import ShardTable
 from scale.sources import IngestError, find_corpus, units
@@ -62,8 +65,8 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_ray(address: Any, workers: Any) -> Iterator[int]:
         yield 1
 
-    monkeypatch.setattr(pipeline, "_embedded_shards", stages)
-    monkeypatch.setattr(pipeline, "_ray", no_ray)
+    monkeypatch.setattr(pipeline, "embedded_shards", stages)
+    monkeypatch.setattr(pipeline, "started", no_ray)
     monkeypatch.setattr("scale.embed._ray_get", lambda value: value)
 
 
@@ -366,7 +369,7 @@ def test_a_shard_that_kills_its_workers_again_and_again_ends_the_run(
 ) -> None:
     monkeypatch.setattr("scale.embed._ray_get", lambda value: value)
     attempts = Attempts()
-    work = pipeline.Work(find_corpus(corpus), Columns("text", "id"), "corpus", 1000, 0, 1 << 20)
+    work = Work(find_corpus(corpus), Columns("text", "id"), "corpus", 1000, 0, 1 << 20)
     (row,) = read_unit(unit_item(units(work.corpus, 1 << 20)[0]), work)
     embedder = Embedder(HashEmbeddings, 8, InProcess(attempts))
     for _ in range(ATTEMPTS):
@@ -477,6 +480,45 @@ def test_columns_choose_what_is_text_metadata_and_filter(tmp_path: Path, inline:
         table=table, embeddings=HashEmbeddings(), mode="vector", where={"year": 2001}
     )
     assert [document.id for document in retriever.invoke("dry")] == ["7#1"]
+
+
+def test_corpus_and_table_can_be_in_an_object_store(
+    object_store: ObjectStore, inline: None
+) -> None:
+    lines = "".join(json.dumps(row) + "\n" for row in passages(60)).encode()
+    sink = pa.BufferOutputStream()
+    parquet.write_table(pa.Table.from_pylist(passages(60)), sink)
+    for key, body in (
+        ("lines/a.jsonl", lines),
+        ("packed/a.jsonl.gz", gzip.compress(lines)),
+        ("rows/a.parquet", sink.getvalue().to_pybytes()),
+    ):
+        object_store.client.put_object(Bucket=object_store.bucket, Key=key, Body=body)
+    options = object_store.storage_options
+    tables = []
+    for name in ("lines", "packed", "rows/*.parquet"):
+        table = name.partition("/")[0]
+        report = ingest(
+            object_store.uri(name),
+            object_store.uri("db"),
+            HashEmbeddings,
+            "hash",
+            table=table,
+            shard_size=SMALL,
+            storage_options=options,
+        )
+        assert report.rows_in_table == report.chunks == 60
+        rows = open_table(object_store.uri("db"), table, options).to_arrow()
+        tables.append(sorted(zip(*(rows[name].to_pylist() for name in ("id", "text", "vector")))))
+    assert tables[0] == tables[1] == tables[2]
+    with pytest.raises(IngestError, match="There is no file or folder s3://"):
+        ingest(
+            object_store.uri("nowhere"),
+            object_store.uri("db"),
+            HashEmbeddings,
+            "hash",
+            storage_options=options,
+        )
 
 
 def test_rows_without_ids_are_called_after_their_place(tmp_path: Path, inline: None) -> None:

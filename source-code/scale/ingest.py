@@ -23,8 +23,10 @@ if __name__ == "__main__":  # the folder of a script comes first, and would hide
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".") != Path(__file__).parent]
 
 from retrievers.lance_table import LanceError
-from scale.embed import KINDS, huggingface
-from scale.pipeline import Columns, Load, Report, ingest
+from scale.embed import Load, huggingface
+from scale.pipeline import Report, ingest
+from scale.reading import KINDS
+from scale.rows import Columns
 from scale.sources import FORMATS, IngestError
 
 SECONDS_BETWEEN_LINES = 10.0

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import re
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
 from typing import Any
-
-from langchain_core.embeddings import Embeddings
 
 from retrievers.documents import check_count
 
-from .embed import Attempts, Embedder, Work, filter_kinds, read_unit, unit_item, unpacked
+from .cluster import embedded_shards, started
+from .embed import Load
+from .reading import Work, filter_kinds, unit_item, unpacked
 from .rows import Columns, Place, resolved
 from .shards import ShardTable, check_source
-from .sources import Corpus, IngestError, Unit, find_corpus, one_line, shard_bytes, units
+from .sources import IngestError, Unit, find_corpus, shard_bytes, units
 from .split import check_split
-
-logger = logging.getLogger(__name__)
-
-READ_CPUS = 0.5
-"""What a task that reads and splits is counted as: less than a model needs."""
-
-Load = Callable[[], Embeddings]
 
 
 @dataclass(frozen=True)
@@ -141,7 +128,7 @@ def ingest(
     shards.begin(_settings(work, model), found, fresh)
     run = _Run(work, shards, units(found, work.shard_bytes), progress)
     if left := run.left():
-        with _ray(address, workers) as count:
+        with started(address, workers) as count:
             while left:
                 run.through(left, load, batch_size, count, gpus)
                 left = run.left()
@@ -205,7 +192,7 @@ class _Run:
         self, left: list[dict[str, Any]], load: Load, batch_size: int, workers: int, gpus: float
     ) -> None:
         """Send units through the stages, and write the shards as they come."""
-        for row in _embedded_shards(left, self._work, load, batch_size, workers, gpus):
+        for row in embedded_shards(left, self._work, load, batch_size, workers, gpus):
             if row["error"]:
                 raise IngestError(row["error"])
             begun = time.perf_counter()
@@ -257,138 +244,3 @@ class _Run:
             embed_seconds=before.embed_seconds + row["embed_seconds"],
             write_seconds=before.write_seconds + seconds,
         )
-
-
-def _embedded_shards(
-    left: list[dict[str, Any]],
-    work: Work,
-    load: Load,
-    batch_size: int,
-    workers: int,
-    gpus: float,
-) -> Iterator[dict[str, Any]]:
-    import ray
-
-    context = ray.data.DataContext.get_current()
-    # One shard a block: what is larger would wait in a task until it is full.
-    changed = {
-        "target_max_block_size": 1,
-        "enable_progress_bars": False,
-        "print_on_execution_start": False,
-    }
-    before = {name: getattr(context, name) for name in changed}
-    for name, value in changed.items():
-        setattr(context, name, value)
-    log = logging.getLogger("ray.data")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        attempts = ray.remote(num_cpus=0)(Attempts).remote()
-        units = ray.data.from_items(left, override_num_blocks=len(left))
-        shards = units.flat_map(partial(read_unit, work=work), num_cpus=READ_CPUS)
-        embedded = shards.map(
-            Embedder,
-            fn_constructor_args=(load, batch_size, attempts),
-            compute=ray.data.ActorPoolStrategy(size=min(workers, len(left))),
-            num_cpus=1,
-            num_gpus=gpus,
-        )
-        yield from embedded.iter_rows()
-    except ray.exceptions.RayError as error:
-        raise IngestError(_ray_fault(error)) from error
-    finally:
-        log.setLevel(level)
-        for name, value in before.items():
-            setattr(context, name, value)
-
-
-def _ray_fault(error: BaseException) -> str:
-    """Say in one sentence what Ray says on a page."""
-    import ray
-
-    if isinstance(error, ray.exceptions.RayActorError) and "ModuleNotFoundError" in str(error):
-        return (
-            f"A worker lacks a package: {re.findall('No module named .+', str(error))[-1]}. "
-            "Install the same packages on every machine of the cluster."
-        )
-    cause = getattr(error, "cause", None) or error.__cause__ or error
-    if isinstance(cause, ray.exceptions.OutOfMemoryError) or "OutOfMemory" in str(error):
-        reason = "a worker had too little memory; use fewer --workers"
-    elif causes := re.findall(r"^(?:\S*\.)?(\w+(?:Error|Exception): .+)$", str(error), re.M):
-        reason = causes[-1].rstrip(" .")  # of Ray's page, the line about what went wrong
-    else:
-        reason = one_line(cause)
-    return f"Ray could not go on: {reason}. Run it again to go on with what is missing."
-
-
-@contextmanager
-def _ray(address: str | None, workers: int | None) -> Iterator[int]:
-    """Connect to Ray for the work of a `with` block; yield how many processes shall embed."""
-    # `uv run` would make Ray pack the folder, and install everything anew for each worker.
-    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray's C++ writes about arguments of actors to the terminal.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-        import ray.data
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise IngestError("Ingesting needs Ray. Install it: uv add 'ray[data]'.") from None
-    if ray.is_initialized():
-        yield workers or _cluster_workers(ray)
-        return
-    local = workers or _cpus()
-    settings: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
-    if address is None:
-        # CPUs are what Ray counts, not what it takes: one embeds a worker, and some read.
-        settings |= {"address": "local", "num_cpus": local + max(1, local // 4)}
-    else:
-        source_code = Path(__file__).resolve().parents[1]
-        packages = [str(source_code / name) for name in ("scale", "retrievers")]
-        settings = {
-            "address": address,
-            "log_to_driver": False,
-            "runtime_env": {"py_modules": packages},
-        }
-    try:
-        with warnings.catch_warnings(), _silent():
-            # Ray's processes are started by fork and exec, and use nothing of LanceDB's.
-            warnings.filterwarnings("ignore", "lancedb fork support", RuntimeWarning)
-            ray.init(**settings, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        where = f"No Ray cluster answers at {address!r}" if address else "Ray did not start"
-        raise IngestError(f"{where}: {one_line(error)}.") from error
-    try:
-        yield local if address is None else workers or _cluster_workers(ray)
-    finally:
-        ray.shutdown()
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep what Ray's C++ writes while it starts from the terminal; a fault is an exception too."""
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
-def _cluster_workers(ray: Any) -> int:
-    """Return how many processes can embed, with CPUs left for those that read."""
-    cpus = ray.cluster_resources().get("CPU", 1)
-    return max(1, int(cpus - max(1, cpus // 5)))
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-__all__ = ["Columns", "Corpus", "IngestError", "Report", "ingest"]

@@ -19,7 +19,7 @@ from typing import Any
 from retrievers.lance_filter import arrow
 from retrievers.lance_table import LanceError, check_dimension, connected, explained, table_exists
 
-from .embed import SHARD_COLUMN
+from .reading import SHARD_COLUMN
 from .sources import Corpus, IngestError, listed
 
 ATTEMPTS = 5
