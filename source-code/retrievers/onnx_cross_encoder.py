@@ -187,6 +187,7 @@ def _export(model_name: str, folder: Path, kind: str) -> None:
     try:
         import onnx  # noqa: F401  # which torch and the quantisation need
         import onnxruntime  # noqa: F401
+        import sentence_transformers  # noqa: F401
 
         from .cross_encoder import last_column, load_cross_encoder
     except ModuleNotFoundError as error:

@@ -8,13 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from database_servers import Server
+from pgvector_server import pgvector
 
 from ragbook.book import ROOT
 from ragbook.copying import retriever_files
 
+assert pgvector
+
 EXAMPLES = sorted((ROOT / "book" / "examples").glob("*.py"))
 MODEL = ROOT / "shared" / "models" / "cross-encoder-minilm-6l"
 MODELS = [MODEL, ROOT.parent / "shared" / "models" / MODEL.name]
+
+ARGUMENTS = ("cross_encoder", "postgres")
+"""Examples that are told a model or a server."""
 
 
 @pytest.fixture
@@ -32,20 +39,29 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    "example", [e for e in EXAMPLES if e.stem != "cross_encoder"], ids=lambda path: path.stem
+    "example", [e for e in EXAMPLES if e.stem not in ARGUMENTS], ids=lambda path: path.stem
 )
 def test_an_example_prints_what_its_page_shows(example: Path, run: Callable[..., str]) -> None:
     assert run(example) == example.with_suffix(".txt").read_text("utf-8")
 
 
-def test_the_example_of_the_cross_encoder_puts_the_better_text_first(
-    run: Callable[..., str],
+def test_the_examples_of_the_cross_encoder_put_the_better_text_first(
+    run: Callable[..., str], tmp_path: Path
 ) -> None:
     model = next((folder for folder in MODELS if folder.is_dir()), None)
     if model is None:
         pytest.skip(f"{MODEL.name} is not there: a cross-encoder has to come from the hub")
-    example = next(e for e in EXAMPLES if e.stem == "cross_encoder")
-    assert run(example, str(model)).startswith("The blue heron")
+    for example in EXAMPLES:
+        if example.stem.endswith("cross_encoder"):
+            assert run(example, str(model), str(tmp_path)).startswith("The blue heron")
+
+
+def test_the_example_of_postgresql_prints_what_its_page_shows(
+    run: Callable[..., str], pgvector: Server
+) -> None:
+    pytest.importorskip("langchain_postgres", reason="uv sync --extra scale")
+    example = next(e for e in EXAMPLES if e.stem == "postgres")
+    assert run(example, pgvector.url) == example.with_suffix(".txt").read_text("utf-8")
 
 
 def test_every_retriever_has_a_page_with_its_copy_box_and_its_example() -> None:
