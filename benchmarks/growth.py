@@ -57,6 +57,8 @@ TRAINING = {"sample_rate": 64}
 SEARCH = {"nprobes": 20, "refine_factor": 5}
 PROBES = [(1, None), (5, None), (20, None), (1, 5), (5, 5), (20, 5), (20, 20), (50, 20)]
 """Settings that are tried, as `nprobes` and `refine_factor`."""
+PIECE = 25
+"""Words of a piece of a real text: short, so that there are many."""
 LANCE = "passages"
 
 Figures = dict[str, Any]
@@ -287,21 +289,20 @@ def measure_embedding(data: Data, passages: int = 256) -> Figures:
 
 
 def measure_check(names: Sequence[Path], work: Path) -> list[Figures]:
-    """Search real and made-up vectors by the same settings; each sentence is a passage."""
+    """Search real and made-up vectors by the same settings; 25 words of a text are a passage."""
     from ragbook.collection import load_beir
     from ragbook.embedding_cache import cached_embeddings
     from ragbook.profiles import EmbeddedProfile
-    from retrievers.sentences import split_sentences
 
     cache = cached_embeddings(EmbeddedProfile())
     collections = [load_beir(path) for path in names]
-    sentences = dict.fromkeys(
-        sentence
-        for collection in collections
-        for document in collection.documents
-        for sentence in split_sentences(document.page_content)
+    texts = (document.page_content.split() for each in collections for document in each.documents)
+    pieces = dict.fromkeys(
+        " ".join(words[start : start + PIECE])
+        for words in texts
+        for start in range(0, len(words), PIECE)
     )
-    vectors: Floats = np.array(cache.embed_passages(list(sentences)), np.float32)
+    vectors: Floats = np.array(cache.embed_passages(list(pieces)), np.float32)
     questions = [text for collection in collections for text in collection.queries.values()][::5]
     queries: Floats = np.array(cache.embed_queries(questions), np.float32)
     space = growth_data.Space(np.random.default_rng(0), *vectors.shape)
@@ -322,7 +323,7 @@ def check_rows(kind: str, vectors: Floats, queries: Floats, target: Path) -> lis
     flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
     rows = pa.table({"id": [*map(str, range(len(vectors)))], "vector": flat})
     table = lancedb.connect(str(target)).create_table(LANCE, rows)
-    # Smaller partitions than in the growing tables, since there are few sentences.
+    # Smaller partitions than in the growing tables, since there are few passages.
     partitions = max(1, len(vectors) // 500)
     options: dict[str, Any] = {**index_plan(vectors).options, **TRAINING}
     create_vector_index(table, **{**options, "num_partitions": partitions})
