@@ -8,9 +8,10 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from ragbook.copying import retriever_files
+from ragbook.copying import RetrieverFile, retriever_files
 
 NAMES = ("retrievers", "rag_retrievers", "langchain_retrievers")
 """Names for the folder of the copied files; the first one that is free is taken."""
@@ -108,11 +109,17 @@ def _in_folder(parent: Path, root: Path) -> Destination:
     return Destination(folder, ".".join(folder.relative_to(root).parts), root)
 
 
+@cache
+def known_files() -> dict[str, RetrieverFile]:
+    """Read the retriever files once."""
+    return retriever_files()
+
+
 def _is_free(parent: Path, name: str) -> bool:
     """Tell whether a folder is not there, or holds nothing but copied files."""
     if (parent / f"{name}.py").exists() or (parent / name).is_file():
         return False
-    ours = {*retriever_files(), "__init__"}
+    ours = {*known_files(), "__init__"}
     return all(file.stem in ours for file in (parent / name).glob("*.py"))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from ragbook.copying import CopyReport, copy_retrievers, requirement, retriever_files
+from ragbook.copying import CopyReport, copy_retrievers, requirement
 from ragbook.migrate import notebooks
 from ragbook.migrate.files import (
     MENTIONS,
@@ -28,6 +28,7 @@ from ragbook.migrate.project import (
     default_destination,
     given_destination,
     imports_of,
+    known_files,
     uncommitted,
 )
 from ragbook.migrate.rewrite import Rewritten, rewrite_source
@@ -216,7 +217,7 @@ def _summarise(
             packages |= new.packages
     result.findings.sort(key=lambda one: (one.file, one.cell or 0, one.line, one.old))
     result.files = sorted(files)
-    known = retriever_files()
+    known = known_files()
     queue, seen = sorted(files), set[str]()
     while queue:
         name = queue.pop()

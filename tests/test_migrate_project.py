@@ -1,0 +1,466 @@
+"""What `rag migrate` does with a whole project: files, notebooks, git, and where the copies go."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from ragbook.cli import app
+from ragbook.migrate.files import project_files
+from ragbook.migrate.notebooks import code_cells, join, replaced, split
+from ragbook.migrate.project import ProjectError
+from ragbook.migrate.run import Migration, migrate
+
+OLD = "from langchain.retrievers import MergerRetriever\nm = MergerRetriever(retrievers=[a])\n"
+NEW = "from retrievers.merger import MergerRetriever\nm = MergerRetriever(retrievers=[a])\n"
+
+
+def put(folder: Path, files: dict[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def written(folder: Path, files: dict[str, str | bytes], **options: Any) -> Migration:
+    return migrate(put(folder, files), write=True, force=True, **options)
+
+
+def git(folder: Path, *arguments: str) -> None:
+    settings = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *settings, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def rag(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["migrate", *arguments])
+
+
+# Where the copies go
+
+
+def test_scripts_import_from_the_folder_beside_them(tmp_path: Path) -> None:
+    result = written(tmp_path, {"ask.py": OLD})
+    assert (tmp_path / "ask.py").read_text() == NEW
+    assert sorted(file.name for file in (tmp_path / "retrievers").iterdir()) == [
+        "__init__.py",
+        "documents.py",
+        "merger.py",
+    ]
+    assert result.exit_code == 0
+
+
+def test_a_package_imports_from_itself(tmp_path: Path) -> None:
+    files = {"src/app/__init__.py": "", "src/app/core/__init__.py": "", "src/app/core/rag.py": OLD}
+    written(tmp_path, {**files, "tests/__init__.py": "", "tests/test_rag.py": OLD})
+    assert (tmp_path / "src/app/retrievers/merger.py").exists()
+    for name in ("src/app/core/rag.py", "tests/test_rag.py"):
+        assert (tmp_path / name).read_text().startswith("from app.retrievers.merger import Merger")
+
+
+def test_a_module_that_imports_relatively_goes_on_doing_so(tmp_path: Path) -> None:
+    code = f"from ..names import a\n{OLD}"
+    files = {"app/__init__.py": "", "app/names.py": "a = 1\n", "app/core/__init__.py": ""}
+    written(
+        tmp_path, {**files, "app/core/rag.py": code, "app/top.py": f"from .names import a\n{OLD}"}
+    )
+    assert (
+        "from ..retrievers.merger import MergerRetriever"
+        in (tmp_path / "app/core/rag.py").read_text()
+    )
+    assert "from .retrievers.merger import MergerRetriever" in (tmp_path / "app/top.py").read_text()
+
+
+def test_a_module_named_retrievers_is_not_in_the_way(tmp_path: Path) -> None:
+    files = {"app/__init__.py": "", "app/retrievers.py": OLD}
+    written(tmp_path, files)
+    assert (tmp_path / "app/rag_retrievers/merger.py").exists()
+    assert "from app.rag_retrievers.merger import" in (tmp_path / "app/retrievers.py").read_text()
+
+
+def test_a_folder_can_be_given(tmp_path: Path) -> None:
+    files = {"app/__init__.py": "", "app/rag.py": OLD}
+    written(tmp_path, files, to=tmp_path / "app" / "search" / "parts")
+    assert "from app.search.parts.merger import" in (tmp_path / "app/rag.py").read_text()
+
+
+def test_a_folder_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
+    put(tmp_path, {"ask.py": OLD})
+    with pytest.raises(ProjectError, match="cannot import"):
+        migrate(tmp_path, to=tmp_path / "my-parts")
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("head", "encoding", "newline", "tail"),
+    [
+        ("", "utf-8", "\n", ""),
+        ("", "utf-8-sig", "\r\n", "\r\n"),
+        ("# -*- coding: latin-1 -*-\n", "latin-1", "\r\n", "\n"),
+        ("", "utf-8", "\r\n", ""),
+    ],
+)
+def test_encoding_and_line_ends_stay(
+    tmp_path: Path, head: str, encoding: str, newline: str, tail: str
+) -> None:
+    def text(code: str) -> bytes:
+        return ((head + code + "# Grüße").replace("\n", newline) + tail).encode(encoding)
+
+    written(tmp_path, {"ask.py": text(OLD)})
+    assert (tmp_path / "ask.py").read_bytes() == text(NEW)
+
+
+def test_a_file_that_does_not_parse_is_reported_and_left(tmp_path: Path) -> None:
+    code = f"{OLD}def f(:\n"
+    result = written(tmp_path, {"bad.py": code, "good.py": OLD, "old.py": "print 'x'\n"})
+    assert (tmp_path / "bad.py").read_text() == code
+    assert (tmp_path / "good.py").read_text() == NEW
+    (left,) = result.left
+    assert (left.file, left.line, left.kind) == ("bad.py", 3, "file")
+    assert "does not parse" in left.why
+    assert result.exit_code == 1
+
+
+def test_an_encoding_that_is_wrong_or_unknown_is_reported(tmp_path: Path) -> None:
+    result = written(tmp_path, {"a.py": b"# \xff\n", "b.py": b"# coding: klingon\n"})
+    assert [one.file for one in result.left] == ["a.py", "b.py"]
+    assert all("encoding" in one.why for one in result.left)
+
+
+def test_environments_hidden_folders_and_links_are_passed_over(tmp_path: Path) -> None:
+    files = [
+        "env/pyvenv.cfg",
+        "env/lib/x.py",
+        ".venv/y.py",
+        "node_modules/z.py",
+        ".git/w.py",
+        "a.py",
+    ]
+    put(tmp_path, {name: OLD for name in files})
+    (tmp_path / "link.py").symlink_to(tmp_path / "a.py")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert project_files(tmp_path) == [tmp_path / "a.py"]
+
+
+def test_a_large_file_is_reported(tmp_path: Path) -> None:
+    result = written(tmp_path, {"big.py": "x = 1\n" * 400_000})
+    assert "2,400,000 bytes" in result.left[0].why
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
+    put(tmp_path, {"a.py": OLD})
+    (tmp_path / "a.py").chmod(0)
+    assert "cannot be read" in migrate(tmp_path).left[0].why
+
+
+def test_permissions_stay(tmp_path: Path) -> None:
+    put(tmp_path, {"run.py": OLD})
+    (tmp_path / "run.py").chmod(0o750)
+    migrate(tmp_path, write=True, force=True)
+    assert (tmp_path / "run.py").stat().st_mode & 0o777 == 0o750
+
+
+def test_nothing_is_run(tmp_path: Path) -> None:
+    code = f"{OLD}open({str(tmp_path / 'ran')!r}, 'w')\n"
+    written(tmp_path, {"a.py": code, "conftest.py": code, "sitecustomize.py": code})
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_name_that_others_import_from_a_module_is_left_there(tmp_path: Path) -> None:
+    code = "from langchain.retrievers import EnsembleRetriever\n"
+    use = "from app.base import EnsembleRetriever\ne = EnsembleRetriever(c=1)\n"
+    result = written(tmp_path, {"app/__init__.py": "", "app/base.py": code, "app/use.py": use})
+    assert (tmp_path / "app/base.py").read_text() == code
+    assert "other modules import it" in result.left[0].why
+
+
+def test_a_name_that_a_test_replaces_is_kept(tmp_path: Path) -> None:
+    code = "from langchain.retrievers import EnsembleRetriever\ne = EnsembleRetriever(c=1)\n"
+    test = "from unittest import mock\np = mock.patch('app.rag.EnsembleRetriever')\n"
+    written(tmp_path, {"app/__init__.py": "", "app/rag.py": code, "tests/test_rag.py": test})
+    assert (
+        "import RRFEnsembleRetriever as EnsembleRetriever" in (tmp_path / "app/rag.py").read_text()
+    )
+
+
+def test_a_method_that_the_project_defines_is_left(tmp_path: Path) -> None:
+    code = (
+        "class R:\n    def get_relevant_documents(self, q): ...\nR().get_relevant_documents('q')\n"
+    )
+    result = written(tmp_path, {"a.py": code})
+    assert (tmp_path / "a.py").read_text() == code
+    assert "of its own" in result.left[0].why
+
+
+# Packages
+
+
+def test_what_nothing_imports_any_more_can_be_removed(tmp_path: Path) -> None:
+    files = {"a.py": OLD, "requirements.txt": "langchain-community==0.2\nlangchain>0.1\n"}
+    result = written(tmp_path, files)
+    assert result.uv_remove == "uv remove langchain-community langchain"
+    assert '"langchain-core' in result.uv_add
+    assert result.declared == [
+        ("requirements.txt", 1, "langchain-community"),
+        ("requirements.txt", 2, "langchain"),
+    ]
+
+
+def test_what_is_still_imported_is_not_removed(tmp_path: Path) -> None:
+    rest = "from langchain.chains import RetrievalQA\nimport_module('langchain_community.llms')\n"
+    assert written(tmp_path, {"a.py": OLD, "b.py": rest}).uv_remove == ""
+
+
+# Git
+
+
+def test_what_is_not_committed_is_refused_by_name(tmp_path: Path) -> None:
+    put(tmp_path, {"a.py": OLD, "b.py": "x = 1\n", "new.py": OLD})
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "a.py", "b.py")
+    git(tmp_path, "commit", "-qm", "x")
+    (tmp_path / "b.py").write_text("x = 2\n")
+    with pytest.raises(ProjectError, match=r"Not committed yet: b\.py, new\.py\."):
+        migrate(tmp_path, write=True)
+    assert (tmp_path / "a.py").read_text() == OLD
+    assert not (tmp_path / "retrievers").exists()
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "y")
+    assert migrate(tmp_path, write=True).exit_code == 0
+    # The second run has nothing to write, so what the first one left uncommitted does not matter.
+    assert migrate(tmp_path, write=True).findings == []
+
+
+def test_a_folder_outside_of_git_is_refused(tmp_path: Path) -> None:
+    put(tmp_path, {"a.py": OLD})
+    with pytest.raises(ProjectError, match="no git repository"):
+        migrate(tmp_path, write=True)
+    assert (tmp_path / "a.py").read_text() == OLD
+
+
+def test_a_copy_that_would_overwrite_stops_everything(tmp_path: Path) -> None:
+    files = {"a.py": OLD, "retrievers/merger.py": "mine = 1\n", "retrievers/documents.py": ""}
+    put(tmp_path, files)
+    done = rag(str(tmp_path), "--write", "--force")
+    assert done.exit_code == 2
+    assert "other content" in " ".join(done.output.split())
+    assert (tmp_path / "a.py").read_text() == OLD
+
+
+# Notebooks
+
+
+def notebook(*sources: str | list[str], **cell: Any) -> str:
+    cells = [
+        {
+            "cell_type": "code",
+            "execution_count": 3,
+            "metadata": {"b": 1, "a": [1.0, 1e5]},
+            "outputs": [{"output_type": "stream", "text": ["\u00e9\u2028<b>"], "name": "stdout"}],
+            "source": source,
+            **cell,
+        }
+        for source in sources
+    ]
+    text = {
+        "cell_type": "markdown",
+        "metadata": {},
+        "source": ["from langchain.retrievers import X"],
+    }
+    data = {"cells": [text, *cells], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+def test_a_notebook_is_changed_in_its_sources_alone(tmp_path: Path) -> None:
+    first = ["%pip install -q x\n", "from langchain.retrievers import EnsembleRetriever\n", "!ls"]
+    text = notebook(first, "e = EnsembleRetriever(c=1)\ne?")
+    written(tmp_path, {"n.ipynb": text})
+    expected = text.replace(
+        "from langchain.retrievers import EnsembleRetriever\\n",
+        "from retrievers.ensemble import RRFEnsembleRetriever\\n",
+    ).replace("EnsembleRetriever(c=1)", "RRFEnsembleRetriever(k=1)")
+    assert (tmp_path / "n.ipynb").read_text() == expected
+
+
+def test_a_notebook_in_one_line_stays_in_one_line(tmp_path: Path) -> None:
+    data = json.loads(notebook(["import os\n", "from langchain.schema import Document"]))
+    written(tmp_path, {"n.ipynb": json.dumps(data)})
+    new = (tmp_path / "n.ipynb").read_text()
+    data["cells"][1]["source"][1] = "from langchain_core.documents import Document"
+    assert new == json.dumps(data)
+
+
+def test_findings_in_a_notebook_have_cell_and_line(tmp_path: Path) -> None:
+    magic = "%%bash\npip install langchain-community"
+    text = notebook("x = 1", "# a\nfrom langchain.chains import RetrievalQA", magic)
+    result = migrate(put(tmp_path, {"n.ipynb": text}))
+    assert [(one.cell, one.line, one.kind) for one in result.findings] == [
+        (3, 2, "import"),
+        (4, 2, "install"),
+    ]
+    assert result.findings[0].place == "n.ipynb:cell 3:2"
+
+
+def test_a_cell_that_does_not_parse_does_not_stop_the_others(tmp_path: Path) -> None:
+    text = notebook("from langchain.retrievers import (", OLD.strip())
+    result = written(tmp_path, {"n.ipynb": text})
+    assert [(one.cell, one.rewritten) for one in result.findings] == [(2, False), (3, True)]
+    assert "from retrievers.merger import" in (tmp_path / "n.ipynb").read_text()
+
+
+def test_other_cells_and_notebooks_are_left_alone(tmp_path: Path) -> None:
+    html = "%%html\n<a>from langchain.retrievers import MergerRetriever</a>"
+    timed = f"%%time\n{OLD.strip()}"
+    written(tmp_path, {"n.ipynb": notebook(html, timed), "broken.ipynb": "{langchain"})
+    data = json.loads((tmp_path / "n.ipynb").read_text())
+    assert data["cells"][1]["source"] == html
+    assert data["cells"][2]["source"] == f"%%time\n{NEW.strip()}"
+    assert (tmp_path / "broken.ipynb").read_text() == "{langchain"
+
+
+LINES = st.sampled_from(
+    [
+        "x = 1",
+        "",
+        "%matplotlib inline",
+        "!pip install x",
+        "for i in range(3):",
+        "    print(i)",
+        "    !ls {i}",
+        '"""a',
+        '% b"""',
+        "files = !ls",
+        "df?",
+        "# %% mark",
+        "pass  # x",
+        "await f()",
+        "%%time",
+        "%%bash",
+        "é = '\\u2028'",
+    ]
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.lists(LINES, max_size=6), max_size=4))
+def test_any_cells_come_back_as_they_were(cells: list[list[str]]) -> None:
+    text = notebook(*("\n".join(lines) for lines in cells))
+    found = code_cells(text)
+    assert [cell.source for cell in found] == ["\n".join(lines) for lines in cells]
+    sources = split(join(found).text)
+    assert sources == [cell.source for cell in found]
+    assert replaced(text, found, sources) == text
+
+
+# The command
+
+
+def test_the_command_says_what_happened_and_what_to_do(tmp_path: Path) -> None:
+    put(tmp_path, {"a.py": OLD, "b.py": "from langchain.chains import RetrievalQA\n"})
+    done = rag(str(tmp_path))
+    assert done.exit_code == 1
+    assert "line 1: langchain.retrievers.MergerRetriever" in done.output
+    assert "gone from langchain since 1.0.0" in done.output
+    assert "can be rewritten: retrievers.merger.MergerRetriever" in done.output
+    assert "MergerRetriever: A document that several retrievers find comes once" in done.output
+    assert "left for you: write it as a chain of runnables" in done.output
+    assert (tmp_path / "a.py").read_text() == OLD
+
+
+def test_the_json_has_all_keys_that_the_page_names(tmp_path: Path) -> None:
+    put(tmp_path, {"a.py": OLD})
+    done = rag(str(tmp_path), "--json")
+    document = json.loads(done.output)
+    page = (Path(__file__).parents[1] / "book" / "migration.md").read_text(encoding="utf-8")
+    promised = page.split("`--json` prints one document:")[1].split("\n## ")[0]
+    for key in [*document, *document["findings"][0]]:
+        assert f"`{key}`" in promised
+    assert document["findings"][0]["here"] == "retrievers.merger.MergerRetriever"
+    assert document["exit_code"] == done.exit_code == 1
+
+
+def test_a_diff_changes_nothing(tmp_path: Path) -> None:
+    put(tmp_path, {"a.py": OLD})
+    done = rag(str(tmp_path), "--diff")
+    assert done.output.splitlines()[:4] == [
+        "--- a/a.py",
+        "+++ b/a.py",
+        "@@ -1,2 +1,2 @@",
+        f"-{OLD.splitlines()[0]}",
+    ]
+    assert [file.name for file in tmp_path.iterdir()] == ["a.py"]
+
+
+def test_nothing_to_do_is_said(tmp_path: Path) -> None:
+    put(tmp_path, {"a.py": "x = 1\n"})
+    done = rag(str(tmp_path), "--write")
+    assert (done.exit_code, done.output.strip()) == (0, "Nothing retired in 1 files.")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["missing"], ["x.txt"], ["a.py", "--write", "--diff"], ["a.py", "--json", "--diff"]],
+)
+def test_what_cannot_be_done_ends_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(put(tmp_path, {"x.txt": "", "a.py": OLD}))
+    assert rag(*arguments).exit_code == 2
+
+
+def test_one_file_can_be_given(tmp_path: Path) -> None:
+    put(tmp_path, {"a.py": OLD, "b.py": OLD})
+    migrate(tmp_path / "a.py", write=True, force=True)
+    assert (tmp_path / "a.py").read_text() == NEW
+    assert (tmp_path / "b.py").read_text() == OLD
+
+
+PARTS = st.sampled_from(
+    [
+        "from langchain.retrievers import EnsembleRetriever, MultiQueryRetriever as M\n",
+        "from langchain_community.retrievers import BM25Retriever\n",
+        "import langchain.retrievers as r\n",
+        "from langchain.schema import Document  # text\n",
+        "from langchain.chains import RetrievalQA\n",
+        "e = EnsembleRetriever(retrievers=[a], c=3)\n",
+        "b = BM25Retriever.from_texts(['x'], k=2)\n",
+        "if x:\n    m = r.MergerRetriever(retrievers=[e])\n",
+        "def f(d: 'Document'):\n\treturn e.get_relevant_documents(d)\n",
+        "class C(EnsembleRetriever):\n  pass\n",
+        "x = [1,\n     2 ]   # odd   layout\n",
+        "print( 'langchain.retrievers' )\n",
+        "\n\n",
+        "y = M.from_llm(e, llm, **more)\n",
+    ]
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(PARTS, max_size=8), st.sampled_from(["\n", "\r\n"]))
+def test_a_second_run_changes_nothing_and_untouched_lines_stay(
+    parts: list[str], newline: str
+) -> None:
+    from ragbook.migrate.plan import Surroundings
+    from ragbook.migrate.rewrite import rewrite_source
+
+    text = "".join(parts).replace("\n", newline)
+    once = rewrite_source(text, Surroundings())
+    compile(once.text, "x", "exec")
+    twice = rewrite_source(once.text, Surroundings())
+    assert twice.text == once.text
+    assert not any(one.rewritten for one in twice.findings)
+    assert "\n" not in once.text.replace(newline, "")
+    for line in text.split(newline):
+        if not any(word in line for word in ("langchain", "Retriever", "r.", "e.")):
+            assert line in once.text.split(newline)
