@@ -25,7 +25,8 @@ from ragbook.profiles import get_profile
 from retrievers.lance import LanceRetriever
 from retrievers.lance_table import add_documents, new_table, open_table
 from scale import pipeline
-from scale.embed import ATTEMPTS, Attempts, Embedder
+from scale.attempts import Attempts
+from scale.embed import ATTEMPTS, Embedder
 from scale.ingest import _Progress as Progress
 from scale.ingest import main, summary
 from scale.pipeline import Report, ingest

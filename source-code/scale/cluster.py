@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .embed import Attempts, Embedder, Load
+from .attempts import Attempts
+from .embed import Embedder, Load
 from .reading import Work, read_unit
 from .sources import IngestError, one_line
 
@@ -59,7 +60,10 @@ def embedded_shards(
     try:
         attempts = ray.remote(num_cpus=0)(Attempts).remote()
         units = ray.data.from_items(left, override_num_blocks=len(left))
-        shards = units.flat_map(partial(read_unit, work=work), num_cpus=READ_CPUS)
+        # Reading is faster than any model on a CPU; each process that reads takes memory too.
+        readers = ray.data.TaskPoolStrategy(size=2 * workers if gpus else (workers + 1) // 2)
+        read = partial(read_unit, work=work)
+        shards = units.flat_map(read, compute=readers, num_cpus=READ_CPUS)
         embedded = shards.map(
             Embedder,
             fn_constructor_args=(load, batch_size, attempts),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,18 +44,6 @@ def huggingface(
         )
 
     return load
-
-
-class Attempts:
-    """Counts, in a process of its own, how often workers began with a shard."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def begin(self, shard: str) -> int:
-        """Count one more, and return how many there are."""
-        self._counts[shard] += 1
-        return self._counts[shard]
 
 
 class Embedder:
