@@ -779,6 +779,59 @@ def test_a_batch_takes_a_query_vector_for_all_and_embeds_nothing() -> None:
 # Embedding queries
 
 
+class BatchStore(VectorTableStore):
+    """A store that takes several vectors at once, and says when it is searched how."""
+
+    def similarity_search_with_score_by_vectors(self, vectors: Any, k: int, **kw: Any) -> Any:
+        self.asked.append((len(vectors), k, kw))
+        if kw.get("filter") == {"broken": 1}:
+            raise RuntimeError("the store is down")
+        return [[(doc(text, id=text), score) for text, score in self.pairs][:k] for _ in vectors]
+
+
+def batch_store(*pairs: tuple[str, float]) -> BatchStore:
+    return BatchStore(*pairs, select=float, embeddings=BatchEmbeddings())
+
+
+async def test_a_batch_searches_once_in_a_store_that_takes_several_vectors() -> None:
+    store = batch_store(("a", 0.9), ("b", 0.5), ("c", 0.4))
+    retriever = DenseRetriever(vectorstore=store, k=2)
+    for answers in (retriever.batch(["x", "y", "z"]), await retriever.abatch(["x", "y", "z"])):
+        assert [texts(found) for found in answers] == [["a", "b"]] * 3
+        assert answers[0][0].metadata["dense_score"] == 0.9
+        assert answers[0][0] is not answers[1][0]
+    assert store.asked == [(3, 3, {})] * 2
+    store.asked.clear()
+    retriever.batch(["x", "y"], k=1, filter={"a": 1})
+    assert store.asked == [(2, 2, {"filter": {"a": 1}})]
+
+
+async def test_a_tie_at_the_end_of_a_batch_is_searched_further_as_in_a_single_call() -> None:
+    store = batch_store(("d", 0.9), ("c", 0.5), ("b", 0.5), ("a", 0.5))
+    retriever = DenseRetriever(vectorstore=store, k=2)
+    alone = texts(retriever.invoke("x"))
+    assert alone == ["d", "a"]
+    assert [texts(found) for found in retriever.batch(["x", "y"])] == [alone] * 2
+    assert [texts(found) for found in await retriever.abatch(["x", "y"])] == [alone] * 2
+
+
+def test_a_joint_search_that_fails_leaves_each_query_to_its_own_run() -> None:
+    store = batch_store(("a", 0.9))
+    retriever = DenseRetriever(vectorstore=store, k=1, filter={"broken": 1})
+    assert [texts(found) for found in retriever.batch(["x", "y"])] == [["a"]] * 2
+    with pytest.raises(ValueError, match="k must be"):
+        retriever.batch(["x", "y"], k=0)
+
+
+async def test_each_query_of_a_joint_search_is_a_run_of_its_own() -> None:
+    retriever = DenseRetriever(vectorstore=batch_store(("a", 0.9)), k=1)
+    trace = TraceRecorder()
+    retriever.batch(["x", "y"], trace.config)
+    await retriever.abatch(["x", "y"], trace.config)
+    assert list(trace.counts.values()) == [1] * 4
+    assert list(trace.parents.values()) == [None] * 4
+
+
 class InstructedEmbeddings(Embeddings):
     """As BGE or E5: a query is embedded with an instruction, a passage without."""
 

@@ -86,6 +86,23 @@ def test_search_equals_sorting_all_cosines(size: int, k: int, seed: int) -> None
     assert [score for _, score in found] == pytest.approx([scores[n] for n in expected], abs=1e-6)
 
 
+@settings(max_examples=50)
+@given(st.integers(0, 300), st.integers(1, 20), st.integers(1, 5), st.integers(0, 999))
+def test_several_vectors_find_to_the_last_bit_what_each_finds_alone(
+    size: int, k: int, count: int, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    vectors = generator.normal(size=(size, 24)).round(1)
+    asked = [*generator.normal(size=(count, 24)).tolist(), [0.0] * 24]
+    documents = [doc(str(n), id=str(n)) for n in range(size)]
+    exact = ExactVectorStore(documents, vectors.reshape(size, 24), Fixed())
+    for filter in (None, lambda document: int(document.id) % 3):
+        together = exact.similarity_search_with_score_by_vectors(asked, k=k, filter=filter)
+        assert together == [
+            exact.similarity_search_with_score_by_vector(one, k=k, filter=filter) for one in asked
+        ]
+
+
 async def test_async_search_equals_sync_search() -> None:
     exact = ExactVectorStore.from_texts(list("abcdef"), DeterministicFakeEmbedding(size=8))
     expected = exact.similarity_search_with_score("c", k=3)

@@ -118,6 +118,11 @@ def test_without_a_usable_file_texts_are_read_anew_with_one_warning(
     assert [record.message[:24] for record in caplog.records] == ["Every text is read anew:"]
 
 
+def test_nobody_else_can_read_what_was_read(path: Path) -> None:
+    KeptReadings(Reader(), "m", ["a"], path).encode(["a"], output_value=None)
+    assert path.stat().st_mode & 0o077 == 0
+
+
 # The embedded profile
 
 

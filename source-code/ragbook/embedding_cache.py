@@ -53,6 +53,8 @@ class CacheFile:
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not self.path.exists():  # what can be told of texts is as private as they are
+                self.path.touch(mode=0o600)
         except OSError as error:  # caught here alone: later it may be the model's
             raise EmbeddingCacheError(
                 f"The folder of caches {self.path.parent} cannot be made or used "

@@ -70,14 +70,35 @@ class ExactVectorStore(VectorStore):
         With a filter, a function or what `documents.normal_filter` explains, these are the best of
         those that pass it.
         """
+        return self.similarity_search_with_score_by_vectors([embedding], k, filter)[0]
+
+    def similarity_search_with_score_by_vectors(
+        self, embeddings: Sequence[Sequence[float]], k: int = 4, filter: Filter | None = None
+    ) -> list[list[tuple[Document, float]]]:
+        """Search by several vectors; the result of each is, to the last bit, that of one alone.
+
+        The matrix is read from memory once for all of them, which is most of what a search costs.
+        """
         if not self._documents:
-            return []
-        vector = np.asarray(embedding, dtype=np.float32)
-        unit = vector / (np.linalg.norm(vector) or 1)
-        scores, passing = self._matrix @ unit, np.arange(len(self._documents))
+            return [[] for _ in embeddings]
+        vectors = np.array(embeddings, dtype=np.float32, ndmin=2)
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        units = vectors / np.where(norms > 0, norms, 1)
+        passing = None
         if filter is not None:
             passing = np.flatnonzero(list(map(filter_function(filter), self._documents)))
-        numbers = passing[_candidates(scores[passing], k)]
+        return [
+            self._best(unit, scores, k, passing)
+            for unit, scores in zip(units, np.ascontiguousarray((self._matrix @ units.T).T))
+        ]
+
+    def _best(
+        self, unit: NDArray[Any], scores: NDArray[Any], k: int, passing: NDArray[Any] | None
+    ) -> list[tuple[Document, float]]:
+        if passing is None:
+            numbers = _candidates(scores, k)
+        else:
+            numbers = passing[_candidates(scores[passing], k)]
         # The product by BLAS rounds equal rows apart at some places of the matrix; this does not.
         scores = np.einsum("ij,j->i", self._matrix[numbers], unit)
         best = np.argsort(-scores, kind="stable")[:k]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from copy import deepcopy
 from typing import Any
 
@@ -110,8 +111,10 @@ class DenseRetriever(BaseRetriever):
             # One more than asked for shows whether the last place is tied. If it is, all documents
             # of that score must be seen, or the store's order would decide which one is returned.
             limit = count + 1
-            while _cuts_a_tie(hits := search(key, k=limit, **options), count, limit):
+            hits = _searched(query_vector) or search(key, k=limit, **options)
+            while _cuts_a_tie(hits, count, limit):
                 limit *= 2
+                hits = search(key, k=limit, **options)
         return self._best(hits, similarity, count)
 
     async def _aget_relevant_documents(
@@ -129,11 +132,16 @@ class DenseRetriever(BaseRetriever):
         options = self._search_options(filter)
         similarity = self.relevance_score_fn or similarity_function(self.vectorstore)
         with _named(self.vectorstore):
-            name, key = await run_in_executor(None, self._search_call, query, query_vector)
+            if query_vector is None:  # the model must not hold up the event loop
+                name, key = await run_in_executor(None, self._search_call, query, None)
+            else:
+                name, key = self._search_call(query, query_vector)
             search = _async_search(self.vectorstore, name)
             limit = count + 1
-            while _cuts_a_tie(hits := await search(key, k=limit, **options), count, limit):
+            hits = _searched(query_vector) or await search(key, k=limit, **options)
+            while _cuts_a_tie(hits, count, limit):
                 limit *= 2
+                hits = await search(key, k=limit, **options)
         return self._best(hits, similarity, count)
 
     def batch(
@@ -146,13 +154,14 @@ class DenseRetriever(BaseRetriever):
     ) -> list[list[Document]]:
         """Answer several queries, embedding all of them in one call to the model.
 
+        A store that has `similarity_search_with_score_by_vectors` is also searched once for all.
         Each query is a traced run of its own. Arguments are those of `Runnable.batch`, and `k` and
         `filter`, which hold for every query.
         """
         if not inputs:
             return []
         configs = get_config_list(config, len(inputs))
-        vectors = self._embed_together(inputs, kwargs)
+        vectors = self._prepare_together(inputs, kwargs)
 
         def ask(query: str, config: RunnableConfig, vector: list[float] | None) -> Any:
             options = {"query_vector": vector, "run_id": config.get("run_id"), **kwargs}
@@ -163,6 +172,10 @@ class DenseRetriever(BaseRetriever):
                     raise
                 return error
 
+        if all(isinstance(vector, _SearchedVector) for vector in vectors):
+            # Nothing is left to wait for: starting threads would take longer than the runs do.
+            runs = zip(inputs, configs, vectors, strict=True)
+            return [copy_context().run(ask, *run) for run in runs]
         with get_executor_for_config(configs[0]) as executor:
             return list(executor.map(ask, inputs, configs, vectors))
 
@@ -178,7 +191,7 @@ class DenseRetriever(BaseRetriever):
         if not inputs:
             return []
         configs = get_config_list(config, len(inputs))
-        vectors = await run_in_executor(None, self._embed_together, inputs, kwargs)
+        vectors = await run_in_executor(None, self._prepare_together, inputs, kwargs)
 
         async def ask(query: str, config: RunnableConfig, vector: list[float] | None) -> Any:
             options = {"query_vector": vector, "run_id": config.get("run_id"), **kwargs}
@@ -224,6 +237,24 @@ class DenseRetriever(BaseRetriever):
             return "similarity_search_with_score", query
         return name, key
 
+    def _prepare_together(
+        self, inputs: Sequence[object], kwargs: dict[str, Any]
+    ) -> list[list[float] | None]:
+        """Embed what can be embedded, and search with it if the store takes several vectors."""
+        vectors = self._embed_together(inputs, kwargs)
+        search = getattr(self.vectorstore, "similarity_search_with_score_by_vectors", None)
+        if not callable(search) or any(vector is None for vector in vectors):
+            return vectors
+        try:
+            limit = check_count("k", kwargs.get("k"), self.k) + 1
+            options = self._search_options(kwargs.get("filter"))
+            found = search(vectors, k=limit, **options)
+        except Exception:
+            return (
+                vectors  # now each run searches, and those that fail do so where a trace shows it
+            )
+        return [_SearchedVector(v or (), hits) for v, hits in zip(vectors, found, strict=True)]
+
     def _embed_together(
         self, inputs: Sequence[object], kwargs: dict[str, Any]
     ) -> list[list[float] | None]:
@@ -250,6 +281,18 @@ class DenseRetriever(BaseRetriever):
             for _, copy in copies:
                 copy.metadata = dict(sorted(copy.metadata.items()))
         return [write_score(copy, "dense_score", score, "dense") for score, copy in copies]
+
+
+class _SearchedVector(list[float]):
+    """A query's vector, with what a batch has found with it already."""
+
+    def __init__(self, vector: Sequence[float], hits: Hits) -> None:
+        super().__init__(vector)
+        self.hits = hits
+
+
+def _searched(vector: Sequence[float] | None) -> Hits | None:
+    return vector.hits if isinstance(vector, _SearchedVector) else None
 
 
 def embed_queries(embeddings: Embeddings, queries: Sequence[str]) -> list[list[float]]:
