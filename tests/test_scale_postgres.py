@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from database_servers import PASSWORD, Server, postgresql
+from database_servers import PASSWORD, USER, Server, postgresql
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.documents import Document
@@ -30,12 +30,14 @@ from retrievers.documents import filter_function
 from retrievers.ensemble import RRFEnsembleRetriever, reciprocal_rank_fusion
 from retrievers.sql import SqlError
 
-pytest.importorskip("langchain_postgres", reason="uv sync --extra scale")
+langchain_postgres = pytest.importorskip("langchain_postgres", reason="uv sync --extra scale")
 
-from scale import postgres_search
-from scale.postgres import PostgresCorpus
-from scale.postgres_search import PassageTextRetriever
-from scale.postgres_table import Ingested
+from langchain_postgres.v2.hybrid_search_config import HybridSearchConfig  # noqa: E402
+
+from scale import postgres_search  # noqa: E402
+from scale.postgres import PostgresCorpus  # noqa: E402
+from scale.postgres_search import PassageTextRetriever  # noqa: E402
+from scale.postgres_table import Ingested  # noqa: E402
 
 assert pgvector
 assert postgresql
@@ -800,3 +802,54 @@ def test_who_may_not_make_the_extension_gets_vectors_once_it_is_there(
         finally:
             sql.execute(text("DROP DATABASE plain WITH (FORCE)"))
             sql.execute(text("DROP ROLE plain"))
+
+
+# What the store does by itself, as the page says
+
+
+@pytest.fixture
+def plain_store(pgvector: Server) -> Iterator[Any]:
+    engine = langchain_postgres.PGEngine.from_connection_string(pgvector.url)
+    columns = [langchain_postgres.Column("user", "text")]
+    words = HybridSearchConfig(tsv_column="content_tsv")
+    engine.init_vectorstore_table(
+        "peer",
+        26,
+        id_column=langchain_postgres.Column("langchain_id", "text", nullable=False),
+        metadata_columns=list(columns),
+        hybrid_search_config=words,
+    )
+    options: Any = {"metadata_columns": ["user"], "hybrid_search_config": words}
+    store = langchain_postgres.PGVectorStore.create_sync(engine, LetterVectors(), "peer", **options)
+    store.add_documents(NOTES)
+    yield store
+    pgvector.clean()
+
+
+def test_the_stores_own_hybrid_search_asks_for_all_words_and_those_of_the_first_question(
+    plain_store: Any,
+) -> None:
+    def found_by_words(query: str, config: HybridSearchConfig) -> list[str]:
+        seen: list[str] = []
+
+        def keep(vectors: Any, words: Any, **_: Any) -> Any:
+            seen.extend(row["langchain_id"] for row in words)
+            return vectors
+
+        config.fusion_function = keep
+        plain_store.similarity_search(query, hybrid_search_config=config)
+        return seen
+
+    def fresh() -> HybridSearchConfig:
+        return HybridSearchConfig(tsv_column="content_tsv")
+
+    assert found_by_words("fox hen", fresh()) == []
+    kept = fresh()
+    assert found_by_words("fox", kept) == ["fox"]
+    assert found_by_words("owl", kept) == ["fox"]
+    assert found_by_words("owl", fresh()) == ["owl"]
+
+
+def test_the_stores_own_filter_asks_who_is_logged_in(plain_store: Any) -> None:
+    found = plain_store.similarity_search("owl", filter={"user": USER}, hybrid_search_config=None)
+    assert len(found) == 4  # though no document has a user
