@@ -106,6 +106,8 @@ from retrievers.documents import latest_score
 from retrievers.faiss_store import StoreError
 from retrievers.multi_query import parse_queries
 from retrievers.sql import SqlError
+from scale.shards import ShardTable
+from scale.sources import IngestError, find_corpus
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -1024,6 +1026,25 @@ def test_new_rows_of_a_lancedb_table_are_not_found(tmp_path: Path) -> None:
     table = fresh.open_table("documents")
     writer.add_documents([doc("white kite")])
     assert table.count_rows() == 3
+
+
+def test_the_table_was_begun_otherwise_a_file_changed(tmp_path: Path) -> None:
+    part = tmp_path / "corpus" / "part.jsonl"
+    part.parent.mkdir()
+    part.write_text('{"text": "red kite"}\n', encoding="utf-8")
+    copy = Path(shutil.copytree(part.parent, tmp_path / "copy")) / part.name  # with its date
+    settings = {"model": "m", "filter_columns": {}}
+
+    def begin(folder: Path) -> None:
+        table = ShardTable(str(tmp_path / "db"), "documents", "corpus")
+        table.begin(settings, find_corpus(folder))
+
+    begin(part.parent)
+    os.utime(copy, (0, 0))
+    with pytest.raises(IngestError, match=r"was begun otherwise: 1 file changed: 'part\.jsonl'\. "):
+        begin(copy.parent)
+    shutil.copystat(part, copy)
+    begin(copy.parent)
 
 
 def test_no_arangodb_answers_at() -> None:
