@@ -1,27 +1,113 @@
-"""Index and query time of rank_bm25, bm25s (numpy) and this project's BM25, side by side.
+"""BM25 here beside bm25s (numpy and numba) and rank_bm25: time to index and to ask, and memory.
 
-    uv run benchmarks/bm25_speed.py --documents 100000
+    uv run benchmarks/bm25_speed.py --documents 1000000
 
-The corpus is made up: `--words` words, drawn evenly, or by Zipf's law with `--zipf`, as in prose.
-All three get the same tokens, the same k1 = 1.5 and b = 0.75, and return the 10 best documents.
+Made-up documents of 30 to 90 words, drawn evenly from 5,000 words or by Zipf's law from 200,000, as
+in prose. Each index is built in a process of its own, from the same tokens, and saved; then one
+process loads all and asks each the same queries in turn, for the 10 best. The best of all documents
+by the plain formula, written down below, says whether a ranking is right. Last, from texts: split
+into words and indexed, texts kept, by this project's retriever and by bm25s's tokeniser and index,
+both with Snowball's English stemmer; and the saved retriever loaded, and opened memory-mapped.
+1,000,000 documents take some ten minutes and 4 GB of memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
+import math
+import re
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
 
-import bm25s
 import numpy as np
 from langchain_core.documents import Document
-from rank_bm25 import BM25Okapi
+from methods import write_figures
+from numpy.typing import NDArray
+from options import output_file
 
-from retrievers.bm25 import BM25Retriever, EagerBM25Okapi
+TOP, K1, B = 10, 1.5, 0.75
+VOCABULARY = {"even": 5_000, "zipf": 200_000}
+LENGTHS = {"3 to 8": (3, 8), "20": (20, 20)}
+RANK_BM25_UP_TO = 20_000
+ROUNDS = 5
 
-TOP = 10
+
+def draw(count: int, shortest: int, longest: int, law: str, seed: int) -> NDArray[np.int32]:
+    """Draw rows of word numbers, filled up with -1; shape (count, longest)."""
+    random = np.random.default_rng(seed)
+    words = VOCABULARY[law]
+    weights = 1 / np.arange(1, words + 1) if law == "zipf" else np.ones(words)
+    ends = np.cumsum(weights / weights.sum())
+    rows = np.empty((count, longest), np.int32)
+    for start in range(0, count, 10_000):
+        part = rows[start : start + 10_000]
+        part[:] = np.searchsorted(ends, random.random(part.shape) * ends[-1], side="right")
+    lengths = random.integers(shortest, longest, count, endpoint=True)
+    rows[np.arange(longest) >= lengths[:, None]] = -1
+    return rows
+
+
+def tokens(rows: NDArray[np.int32], law: str) -> Iterator[list[str]]:
+    """Yield the words of each row; a word is one object however often it comes."""
+    words = [f"word{number}" for number in range(VOCABULARY[law])]
+    for start in range(0, len(rows), 1_000):
+        for row in rows[start : start + 1_000].tolist():
+            yield [words[number] for number in row if number >= 0]
+
+
+def corpus_rows(given: argparse.Namespace) -> NDArray[np.int32]:
+    """Return the word numbers of the documents, the same in each process."""
+    return draw(given.documents, 30, 90, given.law, seed=0)
+
+
+def plain_best(rows: NDArray[np.int32], query: list[int]) -> tuple[list[int], list[float]]:
+    """Return the best documents by the formula as in a textbook, with every document looked at."""
+    lengths = (rows >= 0).sum(axis=1)
+    share = lengths / lengths.mean()
+    scores = np.zeros(len(rows))
+    for word, times in Counter(query).items():
+        counts = (rows == word).sum(axis=1)
+        holders = int((counts > 0).sum())
+        idf = math.log(1 + (len(rows) - holders + 0.5) / (holders + 0.5))
+        scores += times * idf * counts * (K1 + 1) / (counts + K1 * (1 - B + B * share))
+    best = [n for n in np.argsort(-scores, kind="stable")[:TOP].tolist() if scores[n] > 0]
+    return best, scores[best].tolist()
+
+
+def memory() -> tuple[float, float]:
+    """Return megabytes in memory now and at most since `forget_peak`; Linux only."""
+    status = Path("/proc/self/status").read_text()
+    found = {n: int(kb) / 1e3 for n, kb in re.findall(r"(Vm(?:RSS|HWM)):\s+(\d+) kB", status)}
+    return found["VmRSS"], found["VmHWM"]
+
+
+def forget_peak() -> None:
+    """Let the peak begin at what is in memory now."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def measured(build: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """Build something; return it with seconds, and megabytes settled and at the peak."""
+    forget_peak()
+    before, _ = memory()
+    start = time.perf_counter()
+    made = build()
+    seconds = time.perf_counter() - start
+    _, peak = memory()
+    gc.collect()
+    settled, _ = memory()
+    return made, {"seconds": seconds, "settled_mb": settled - before, "peak_mb": peak - before}
 
 
 def seconds(function: Callable[[], object]) -> float:
@@ -31,118 +117,232 @@ def seconds(function: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def made_up_texts(count: int, length: int, words: int, zipf: bool, seed: int) -> list[list[str]]:
-    """Draw `count` lists of `length` words."""
-    random = np.random.default_rng(seed)
-    weights = 1 / np.arange(1, words + 1) if zipf else np.ones(words)
-    numbers = random.choice(words, size=(count, length), p=weights / weights.sum())
-    vocabulary = [f"word{number}" for number in range(words)]
-    return [[vocabulary[number] for number in row] for row in numbers.tolist()]
+def size_mb(path: Path) -> float:
+    """Return the size of a file, or of all files in a folder."""
+    files = [path] if path.is_file() else list(path.rglob("*"))
+    return sum(file.stat().st_size for file in files) / 1e6
 
 
-def top_by_sorting(scores: np.ndarray) -> list[int]:
-    """Return the 10 best documents, equal scores in corpus order: the plain reference."""
-    return np.argsort(-scores, kind="stable")[:TOP].tolist()
+# Each of these runs in a process of its own
 
 
-def print_row(name: str, index: float, query: float, rank_bm25: float) -> None:
-    """Print one line of the table; the last column is how much faster than rank_bm25 a query is."""
-    print(f"{name:<24}{index:>12.2f}{query * 1e3:>14.3f}{rank_bm25 / query:>14.0f}x", flush=True)
+def index_ours(given: argparse.Namespace) -> dict[str, float]:
+    """Index tokens with this project's index, and save it."""
+    from retrievers.bm25_file import write_index
+    from retrievers.bm25_index import EagerBM25Okapi
+
+    corpus = list(tokens(corpus_rows(given), given.law))
+    made, figures = measured(lambda: EagerBM25Okapi(corpus, k1=K1, b=B))
+    nothing = repeat(Document(page_content=""), given.documents)
+    write_index(given.folder / "ours.npz", {}, made, nothing)
+    return figures
 
 
-def engines(corpus: Sequence[Sequence[str]], queries: Sequence[Sequence[str]], rounds: int) -> None:
-    """Compare the three on tokens, all on the same queries; check that the rankings agree."""
-    built: dict[str, object] = {}
+def index_bm25s(given: argparse.Namespace) -> dict[str, float]:
+    """Index tokens with bm25s, and save it."""
+    import bm25s
 
-    def build(name: str, make: Callable[[], object]) -> float:
-        return median(seconds(lambda: built.__setitem__(name, make())) for _ in range(rounds))
-
-    def build_bm25s() -> object:
-        index = bm25s.BM25(method="lucene", k1=1.5, b=0.75, backend="numpy")
-        index.index(list(map(list, corpus)), show_progress=False)
+    def build() -> Any:
+        index = bm25s.BM25(method="lucene", k1=K1, b=B)
+        index.index(corpus, show_progress=False)
         return index
 
-    index_rank = build("rank", lambda: BM25Okapi(corpus))
-    index_bm25s = build("bm25s", build_bm25s)
-    index_lucene = build("lucene", lambda: EagerBM25Okapi(corpus))
-    index_classic = build("classic", lambda: EagerBM25Okapi(corpus, "classic"))
-    rank, other, lucene, classic = built.values()
-
-    def ask_rank(query: Sequence[str]) -> None:
-        top_by_sorting(rank.get_scores(query))
-
-    def ask_bm25s(query: Sequence[str]) -> None:
-        other.retrieve([list(query)], k=TOP, show_progress=False)
-
-    query_rank = median(seconds(partial(ask_rank, q)) for q in queries)
-    query_bm25s = median(seconds(partial(ask_bm25s, q)) for q in queries)
-    query_lucene = median(seconds(partial(lucene.rank, q, TOP)) for q in queries)
-    query_classic = median(seconds(partial(classic.rank, q, TOP)) for q in queries)
-    print_row("rank_bm25", index_rank, query_rank, query_rank)
-    print_row("bm25s (numpy)", index_bm25s, query_bm25s, query_rank)
-    print_row("ours, Lucene IDF", index_lucene, query_lucene, query_rank)
-    print_row("ours, classic IDF", index_classic, query_classic, query_rank)
-
-    read = median(sum(p.stop - p.start for p in lucene.postings(q)) for q in queries)
-    print(f"Postings read a query (median): {read:,.0f}")
-    equal = same = close = 0
-    for query in queries:
-        scores = rank.get_scores(query)
-        equal += np.array_equal(scores, classic.get_scores(query))
-        same += classic.rank(query, TOP)[0].tolist() == top_by_sorting(scores)
-        # bm25s leaves out the constant factor k1 + 1 and sums in float32.
-        theirs = other.retrieve([list(query)], k=TOP, show_progress=False).scores[0] * (1.5 + 1)
-        close += np.allclose(lucene.rank(query, TOP)[1], theirs, rtol=1e-5)
-    count = len(queries)
-    print(f"Classic: scores of all documents equal rank_bm25's to the last bit: {equal} of {count}")
-    print(f"Classic: ten best equal rank_bm25's, ties in corpus order: {same} of {count}")
-    print(f"Lucene: ten best scores equal bm25s's to five digits: {close} of {count}")
+    corpus = list(tokens(corpus_rows(given), given.law))
+    made, figures = measured(build)
+    made.save(given.folder / "bm25s", show_progress=False)
+    return figures
 
 
-def end_to_end(
-    corpus: Sequence[Sequence[str]], queries: Sequence[Sequence[str]], rounds: int
-) -> None:
-    """Time the retriever from texts to documents, splitting into terms included."""
-    documents = [Document(page_content=" ".join(tokens)) for tokens in corpus]
-    texts = [" ".join(tokens) for tokens in queries]
-    print(f"\n{'From texts to documents':<28}{'index s':>8}{'query ms':>14}")
-    for name, settings in {"str.split": {"preprocess_func": str.split}, "default": {}}.items():
-        build = partial(BM25Retriever.from_documents, documents, k=TOP, **settings)
-        built = median(seconds(build) for _ in range(rounds))
-        retriever = build()
-        asked = median(seconds(partial(retriever.invoke, text)) for text in texts)
-        print(f"{'BM25Retriever, ' + name:<24}{built:>12.2f}{asked * 1e3:>14.3f}", flush=True)
+def ask(given: argparse.Namespace) -> dict[str, Any]:
+    """Ask every index the same queries in turn, and compare the rankings with the plain formula."""
+    import bm25s
+    from rank_bm25 import BM25Okapi
 
-    def build_plain() -> object:
-        return BM25Okapi([document.page_content.split() for document in documents])
+    from retrievers.bm25_file import read_index
 
-    plain = median(seconds(build_plain) for _ in range(rounds))
-    print(f"{'rank_bm25, str.split':<24}{plain:>12.2f}")
+    rows = corpus_rows(given)
+    _, ours, _ = read_index(given.folder / "ours.npz", mapped=False)
+    engines: dict[str, Callable[[list[str]], Any]] = {"ours": lambda q: ours.rank(q, TOP)}
+    for backend in ("numpy", "numba"):
+        index = bm25s.BM25.load(given.folder / "bm25s", load_corpus=False)
+        index.backend = backend
+
+        def ask_bm25s(query: list[str], index: Any = index) -> Any:
+            return index.retrieve([query], k=TOP, show_progress=False)
+
+        engines[f"bm25s, {backend}"] = ask_bm25s
+    if given.documents <= RANK_BM25_UP_TO:
+        plain = BM25Okapi(list(tokens(rows, given.law)))
+        engines["rank_bm25"] = lambda q: np.argsort(-plain.get_scores(q), kind="stable")[:TOP]
+    figures: dict[str, Any] = {}
+    for name, (shortest, longest) in LENGTHS.items():
+        drawn = draw(given.queries, shortest, longest, given.law, seed=1)
+        queries = list(tokens(drawn, given.law))
+        for engine in engines.values():  # numba compiles
+            engine(queries[0])
+        times: dict[str, list[float]] = {engine: [] for engine in engines}
+        for query in queries:
+            rounds = [
+                {engine: seconds(lambda f=f, q=query: f(q)) for engine, f in engines.items()}
+                for _ in range(ROUNDS)
+            ]
+            for engine, found in times.items():
+                found.append(median(turn[engine] for turn in rounds) * 1e3)
+        right = 0
+        for row, query in zip(drawn[: given.checked], queries):
+            best, scores = plain_best(rows, row[row >= 0].tolist())
+            found, reached = ours.rank(query, TOP)
+            # Two documents whose plain scores differ in the last bits may change places.
+            right += found.tolist() == best or np.allclose(reached, scores, rtol=1e-12, atol=0)
+        figures[name] = {
+            "milliseconds": {e: np.percentile(t, [50, 95]).tolist() for e, t in times.items()},
+            "right": right,
+            "checked": min(given.checked, given.queries),
+        }
+    return figures
+
+
+def keep_ours(given: argparse.Namespace) -> dict[str, float]:
+    """Split texts into words and index them with the retriever, and save it."""
+    from retrievers.bm25 import BM25Retriever
+
+    def build() -> Any:
+        texts = list(map(" ".join, tokens(rows, given.law)))
+        started.append(time.perf_counter())
+        return BM25Retriever.from_texts(texts)
+
+    rows, started = corpus_rows(given), []
+    begin = time.perf_counter()
+    retriever, figures = measured(build)
+    figures["seconds"] -= started[0] - begin
+    retriever.save(given.folder / "retriever.npz")
+    return {**figures, "file_mb": size_mb(given.folder / "retriever.npz")}
+
+
+def keep_bm25s(given: argparse.Namespace) -> dict[str, float]:
+    """Split texts into words and index them with bm25s, which keeps the texts, and save it."""
+    import bm25s
+    import Stemmer
+
+    def build() -> Any:
+        texts = list(map(" ".join, tokens(rows, given.law)))
+        started.append(time.perf_counter())
+        stemmer = Stemmer.Stemmer("english")
+        split = bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, show_progress=False)
+        index = bm25s.BM25(method="lucene", k1=K1, b=B, corpus=texts)
+        index.index(split, show_progress=False)
+        return index
+
+    rows, started = corpus_rows(given), []
+    begin = time.perf_counter()
+    made, figures = measured(build)
+    figures["seconds"] -= started[0] - begin
+    made.save(given.folder / "kept", corpus=made.corpus, show_progress=False)
+    return {**figures, "file_mb": size_mb(given.folder / "kept")}
+
+
+def opened(given: argparse.Namespace, mapped: bool) -> dict[str, float]:
+    """Open the saved retriever and ask the first query."""
+    from retrievers.bm25 import BM25Retriever
+
+    query = " ".join(next(tokens(draw(1, 5, 5, given.law, seed=1), given.law)))
+    start = time.perf_counter()
+    retriever = BM25Retriever.load(given.folder / "retriever.npz", mmap=mapped)
+    loaded = time.perf_counter() - start
+    first = seconds(lambda: retriever.invoke(query))
+    return {"load_seconds": loaded, "first_query_seconds": first, "mb": memory()[0]}
+
+
+def load(given: argparse.Namespace) -> dict[str, float]:
+    """Open the saved retriever as a whole."""
+    return opened(given, mapped=False)
+
+
+def map_file(given: argparse.Namespace) -> dict[str, float]:
+    """Open the saved retriever memory-mapped."""
+    return opened(given, mapped=True)
+
+
+STEPS = (index_ours, index_bm25s, ask, keep_ours, keep_bm25s, load, map_file)
+
+
+def in_child(step: Callable[..., Any], law: str, folder: Path, given: argparse.Namespace) -> Any:
+    """Run one step in a fresh process and return its figures."""
+    options = {"--documents": given.documents, "--queries": given.queries, "--law": law}
+    options |= {"--checked": given.checked, "--folder": folder, "--step": step.__name__}
+    command = [sys.executable, __file__, *(str(part) for pair in options.items() for part in pair)]
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def print_built(title: str, ours: dict[str, float], peer: dict[str, float]) -> None:
+    """Print what indexing took, ours beside bm25s's, and the ratios."""
+    print(f"\n{title:<28}{'seconds':>10}{'settled MB':>12}{'peak MB':>10}")
+    for name, row in {"ours": ours, "bm25s": peer}.items():
+        print(f"{name:<28}{row['seconds']:>10.1f}{row['settled_mb']:>12.0f}{row['peak_mb']:>10.0f}")
+    ratios = [ours[key] / peer[key] for key in ("seconds", "settled_mb", "peak_mb")]
+    print(f"{'ours / bm25s':<28}{ratios[0]:>10.2f}{ratios[1]:>12.2f}{ratios[2]:>10.2f}", flush=True)
+
+
+def print_asked(asked: dict[str, Any]) -> None:
+    """Print the times of queries, and how many rankings are the plain formula's."""
+    for length, row in asked.items():
+        print(f"\n{f'query of {length} words':<28}{'p50 ms':>10}{'p95 ms':>12}{'ours takes':>12}")
+        ours = row["milliseconds"]["ours"][0]
+        for name, (half, most) in row["milliseconds"].items():
+            print(f"{name:<28}{half:>10.3f}{most:>12.3f}{ours / half:>11.2f}x")
+        print(f"ours ranks as the plain formula: {row['right']} of {row['checked']}", flush=True)
+
+
+def compare(given: argparse.Namespace) -> dict[str, Any]:
+    """Run all steps for both laws and print as they end."""
+    figures: dict[str, Any] = {"documents": given.documents}
+    for law in VOCABULARY:
+        with TemporaryDirectory() as name:
+            folder, found = Path(name), {}
+            print(f"\n{given.documents:,} documents, {VOCABULARY[law]:,} words ({law})")
+            for step in (index_ours, index_bm25s):
+                found[step.__name__] = in_child(step, law, folder, given)
+            print_built("index of tokens", found["index_ours"], found["index_bm25s"])
+            found["ask"] = in_child(ask, law, folder, given)
+            print_asked(found["ask"])
+            if law == "zipf":
+                for step in (keep_ours, keep_bm25s, load, map_file):
+                    found[step.__name__] = in_child(step, law, folder, given)
+                print_built("from texts, texts kept", found["keep_ours"], found["keep_bm25s"])
+                print_opened(found)
+            figures[law] = found
+    return figures
+
+
+def print_opened(found: dict[str, Any]) -> None:
+    """Print the size of the file and how long it takes to open it."""
+    for name, key in {"ours": "keep_ours", "bm25s": "keep_bm25s"}.items():
+        print(f"file of {name}: {found[key]['file_mb']:.0f} MB")
+    whole, mapped = found["load"], found["map_file"]
+    took = mapped["load_seconds"] + mapped["first_query_seconds"]
+    print(f"full load {whole['load_seconds']:.2f} s; mapped and first query answered {took:.3f} s")
+    print(f"ratio {took / whole['load_seconds']:.4f}", flush=True)
 
 
 def main() -> None:
-    """Make the corpus, run and print."""
+    """Run all steps, or one of them as a child."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--documents", type=int, default=100_000)
-    parser.add_argument("--length", type=int, default=60, help="tokens a document")
-    parser.add_argument("--words", type=int, default=5_000, help="size of the word list")
-    parser.add_argument("--zipf", action="store_true", help="word frequencies as in prose")
-    parser.add_argument("--query-length", type=int, default=20)
-    parser.add_argument("--queries", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=3, help="indexings to take the median of")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--queries", type=int, default=40, help="queries of each length")
+    parser.add_argument("--checked", type=int, default=5, help="rankings compared, of each length")
+    parser.add_argument("--json", type=output_file, help="also write the figures to this file")
+    parser.add_argument("--law", choices=VOCABULARY, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--step", choices=[s.__name__ for s in STEPS], help=argparse.SUPPRESS)
     given = parser.parse_args()
-    shape = (given.words, given.zipf)
-    corpus = made_up_texts(given.documents, given.length, *shape, seed=given.seed)
-    queries = made_up_texts(given.queries, given.query_length, *shape, seed=given.seed + 1)
-    law = "Zipf" if given.zipf else "even"
-    print(
-        f"{given.documents:,} documents of {given.length} tokens, {given.words:,} words ({law}), "
-        f"queries of {given.query_length} tokens\n"
-    )
-    print(f"{'':<24}{'index s':>12}{'query ms':>14}{'times faster':>15}")
-    engines(corpus, queries, given.rounds)
-    end_to_end(corpus, queries, given.rounds)
+    if given.step:
+        step = next(step for step in STEPS if step.__name__ == given.step)
+        print(json.dumps(step(given)))
+        return
+    figures = compare(given)
+    if given.json:
+        write_figures(given.json, figures)
 
 
 if __name__ == "__main__":

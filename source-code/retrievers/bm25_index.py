@@ -22,9 +22,9 @@ Floats = NDArray[np.float64]
 _BLOCK_TOKENS = 1 << 20
 _MOST = (1 << 16) - 1
 _MOST_TERMS = 256
-# The share of the corpus from which on a list of postings is long: before reading one, look
-# whether it must be read.
-_LONG = 1 / 16
+# A list of postings is long from this length on, and from this share of the corpus: before one is
+# read it is looked whether it must be, which takes as long as to read some 30,000.
+_LONG, _LONG_SHARE = 30_000, 1 / 16
 
 
 class Terms(Protocol):
@@ -405,20 +405,18 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
         scale = (_MOST - len(most)) / (sum(most.values()) or 1.0)
         lists = {n: weights[n] * scale for n in sorted(most, key=lambda number: -most[number])}
         rest = sum(int(most[number] * scale) + 1 for number in lists)  # what unread lists can add
-        unread = sum(len(self._holders(number)) for number in lists)
         sums = _Sums(self.corpus_size, limit)
         for number, weight in list(lists.items()):
             holders = self._holders(number)
-            if len(holders) > _LONG * self.corpus_size:
+            if len(holders) > max(_LONG, _LONG_SHARE * self.corpus_size):
                 bound = self._reached(sums, terms, scale)
                 if rest < bound:  # a document in none of the lists so far cannot be among the best
                     found = sums.at_least(bound - rest)
-                    if len(found) * 32 < unread:
-                        return self._narrowed(found, sums.flat[found], lists, rest, limit)
+                    if len(found) * 16 < len(holders):
+                        return self._narrowed(found, sums.flat[found], lists, rest, bound)
             codes = self.codes[self._posting(number)]
             np.add.at(sums.flat, holders.astype(np.intp), self._rounded_up(weight, codes))
             rest -= int(most[number] * scale) + 1
-            unread -= len(codes)
             del lists[number]
         return sums.at_least(sums.reached() - len(most) - 1)  # above the score by 1 a term at most
 
@@ -437,14 +435,13 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
         return int(np.sort(scores)[-sums.limit] * scale) - 1
 
     def _narrowed(
-        self, found: Ints, sums: Ints, lists: Mapping[int, float], rest: int, limit: int
+        self, found: Ints, sums: Ints, lists: Mapping[int, float], rest: int, bound: int
     ) -> Ints:
         # Look the candidates up in the lists that are not read, and drop those that fall behind.
         for number, weight in lists.items():
             points = (self.gains * weight).astype(np.uint16) + np.uint16(1)
             sums += self._looked_up(found, number, points)
             rest -= int(points[self.best[number]])
-            bound = int(np.sort(sums)[-limit]) - _MOST_TERMS - 1
             keep = sums >= max(1, bound - rest)
             found, sums = found[keep], sums[keep]
         return found
