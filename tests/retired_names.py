@@ -21,6 +21,29 @@ MOVES = Path(__file__).parents[1] / "source-code" / "ragbook" / "migrate" / "mov
 
 Origin = tuple[str, str]
 
+EQUAL = {
+    ("langchain_community.embeddings.fake", "FakeEmbeddings"): "langchain_core.embeddings",
+    ("langchain_community.embeddings.fake", "DeterministicFakeEmbedding"): (
+        "langchain_core.embeddings"
+    ),
+    ("langchain_community.chat_models.fake", "FakeListChatModel"): (
+        "langchain_core.language_models"
+    ),
+    ("langchain_community.chat_models.fake", "FakeMessagesListChatModel"): (
+        "langchain_core.language_models"
+    ),
+    ("langchain_community.llms.fake", "FakeListLLM"): "langchain_core.language_models",
+    ("langchain_community.llms.fake", "FakeStreamingListLLM"): "langchain_core.language_models",
+}
+"""Classes that the core has as well, with the same fields: models for tests."""
+
+ROOT = {
+    "BasePromptTemplate": "langchain_core.prompts",
+    "FewShotPromptTemplate": "langchain_core.prompts",
+    "PromptTemplate": "langchain_core.prompts",
+}
+"""What `from langchain import …` brought, by code that runs when it is asked for."""
+
 
 @dataclass
 class Module:
@@ -140,6 +163,7 @@ def origin(module: str, name: str) -> Origin | None:
     return None
 
 
+@cache
 def homes(module: str, name: str) -> list[str]:
     """Return the modules from which a class can be imported: its own, and all that list it."""
     return sorted(
@@ -172,16 +196,25 @@ def moves() -> dict[str, dict[str, list[str]]]:
     """Every public name of an old module that is one of the core's: old module, new, names."""
     found: dict[str, dict[str, list[str]]] = {}
     for module, contents in sorted(modules().items()):
-        if not module.startswith(OLD) or contents.public is None or "._api" in module:
+        public = contents.public
+        if public is None and module.startswith("langchain_classic.retrievers."):
+            public = tuple(contents.names)  # people import base classes from there, too
+        if not module.startswith(OLD) or public is None or "._api" in module:
             continue
         targets: dict[str, list[str]] = defaultdict(list)
-        for name in sorted(contents.public):
+        for (home_module, name), new_module in EQUAL.items():
+            if module in homes(home_module, name):
+                targets[new_module].append(name)
+        if module == "langchain_classic":
+            for name, new_module in ROOT.items():
+                targets[new_module].append(name)
+        for name in sorted(public):
             home = origin(module, name) if not name.startswith("_") else None
             if home and home[0].startswith(CORE):
                 new = name if home[1] == name else f"{name} = {home[1]}"
                 targets[shallowest(*home)].append(new)
         if targets:
-            found[module] = dict(sorted(targets.items()))
+            found[module] = {new: sorted(names) for new, names in sorted(targets.items())}
     return found
 
 

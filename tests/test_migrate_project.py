@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ OLD = "from langchain.retrievers import MergerRetriever\nm = MergerRetriever(ret
 NEW = "from retrievers.merger import MergerRetriever\nm = MergerRetriever(retrievers=[a])\n"
 
 
-def put(folder: Path, files: dict[str, str | bytes]) -> Path:
+def put(folder: Path, files: Mapping[str, str | bytes]) -> Path:
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +32,7 @@ def put(folder: Path, files: dict[str, str | bytes]) -> Path:
     return folder
 
 
-def written(folder: Path, files: dict[str, str | bytes], **options: Any) -> Migration:
+def written(folder: Path, files: Mapping[str, str | bytes], **options: Any) -> Migration:
     return migrate(put(folder, files), write=True, force=True, **options)
 
 

@@ -11,8 +11,8 @@ import pytest
 import retired_names
 
 import retrievers
-from ragbook.copying import retriever_files
 from ragbook.migrate import table
+from ragbook.migrate.project import known_files
 from ragbook.migrate.table import Elsewhere, Move, Retired
 
 ROWS = table.retired()
@@ -79,8 +79,8 @@ def new_arguments(row: Retired) -> set[str]:
 
 @pytest.mark.parametrize("row", [r for r in ROWS.values() if r.file], ids=lambda row: row.name)
 def test_the_replacement_takes_the_arguments_that_the_table_names(row: Retired) -> None:
-    assert row.file in retriever_files()
-    assert row.replacement in retriever_files()[row.file].classes
+    assert row.file in known_files()
+    assert row.replacement in known_files()[row.file].classes
     taken = new_arguments(row)
     for argument in row.arguments.values():
         for new in [argument.new] if isinstance(argument.new, str) else argument.new or []:
@@ -195,6 +195,24 @@ def test_a_maker_s_class_takes_the_arguments_of_the_old_one(old: str, new: str) 
     assert isinstance(entry, Move)
     assert entry.rewrite
     assert f"{entry.new_module}.{entry.new_name}" == new
+
+
+@pytest.mark.parametrize(("old", "new_module"), retired_names.EQUAL.items(), ids=str)
+def test_a_class_that_the_core_has_as_well_has_the_same_fields(
+    old: tuple[str, str], new_module: str
+) -> None:
+    module, name = old
+    before = getattr(importlib.import_module(module), name)
+    after = getattr(importlib.import_module(new_module), name)
+    assert fields_of(before) <= fields_of(after)
+
+
+def test_what_langchain_itself_handed_on_is_the_same_object() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, module in retired_names.ROOT.items():
+            old = getattr(importlib.import_module("langchain_classic"), name)
+            assert getattr(importlib.import_module(module), name) is old
 
 
 def test_langchain_is_looked_up_as_langchain_classic() -> None:
