@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from helpers import TraceRecorder
+from ragbook.collection import Collection
 from retrievers.documents import filter_function
 from retrievers.ensemble import RRFEnsembleRetriever, reciprocal_rank_fusion
 from retrievers.sql import SqlError
@@ -35,7 +37,7 @@ langchain_postgres = pytest.importorskip("langchain_postgres", reason="uv sync -
 from langchain_postgres.v2.hybrid_search_config import HybridSearchConfig  # noqa: E402
 
 from scale import postgres_search  # noqa: E402
-from scale.postgres import PostgresCorpus  # noqa: E402
+from scale.postgres import PROBE, PostgresCorpus  # noqa: E402
 from scale.postgres_search import PassageTextRetriever  # noqa: E402
 from scale.postgres_table import Ingested  # noqa: E402
 
@@ -853,3 +855,32 @@ def test_the_stores_own_hybrid_search_asks_for_all_words_and_those_of_the_first_
 def test_the_stores_own_filter_asks_who_is_logged_in(plain_store: Any) -> None:
     found = plain_store.similarity_search("owl", filter={"user": USER}, hybrid_search_config=None)
     assert len(found) == 4  # though no document has a user
+
+
+def test_the_benchmark_asks_every_question_by_every_method_and_leaves_no_table(
+    pgvector: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    import postgres_quality
+
+    queries = {"q1": "a fox", "q2": "an owl at night"}
+    qrels = {"q1": {"fox": 1}, "q2": {"owl": 1}}
+    collection = Collection("notes", NOTES, queries, qrels)
+    texts = [*(note.page_content for note in NOTES), *queries.values(), PROBE]
+    model = LetterVectors()
+    vectors = dict(zip(texts, model.embed_documents(texts), strict=True))
+    try:
+        figures = postgres_quality.run(
+            pgvector.url, collection, postgres_quality.KnownVectors(vectors)
+        )
+        assert figures["recall of the index"] == 1
+        rows = {row["method"]: row for row in figures["rows"]}
+        assert len(rows) == 11
+        base = rows[postgres_quality.BASELINE]
+        assert (base["times as long"], base["against baseline"]["difference"]) == (1, 0)
+        assert rows["PostgreSQL, ours: full text alone"]["nDCG@10"] == 1
+        with pgvector.engine().connect() as sql:
+            left = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'ragbook%'"
+            assert sql.execute(text(left)).scalar_one() == 0
+    finally:
+        pgvector.clean()
