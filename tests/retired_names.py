@@ -199,7 +199,7 @@ def moves() -> dict[str, dict[str, list[str]]]:
         public = contents.public
         if public is None and module.startswith("langchain_classic.retrievers."):
             public = tuple(contents.names)  # people import base classes from there, too
-        if not module.startswith(OLD) or public is None or "._api" in module:
+        if not module.startswith(OLD) or "._api" in module:
             continue
         targets: dict[str, list[str]] = defaultdict(list)
         for (home_module, name), new_module in EQUAL.items():
@@ -208,7 +208,7 @@ def moves() -> dict[str, dict[str, list[str]]]:
         if module == "langchain_classic":
             for name, new_module in ROOT.items():
                 targets[new_module].append(name)
-        for name in sorted(public):
+        for name in sorted(public or ()):
             home = origin(module, name) if not name.startswith("_") else None
             if home and home[0].startswith(CORE):
                 new = name if home[1] == name else f"{name} = {home[1]}"

@@ -193,6 +193,37 @@ PAIRS = {
             return ContextualCompressionRetriever(compressor=both, base_retriever=base)
         """,
     ),
+    "both kinds in one module": (
+        """
+        from langchain.retrievers import ContextualCompressionRetriever
+        from langchain.retrievers.document_compressors import CrossEncoderReranker
+
+        def judged(base, model) -> ContextualCompressionRetriever:
+            judge = CrossEncoderReranker(model=model)
+            return ContextualCompressionRetriever(base_compressor=judge, base_retriever=base)
+
+        def squeezed(base, near) -> ContextualCompressionRetriever:
+            return ContextualCompressionRetriever(base_compressor=near, base_retriever=base)
+
+        def ask(r: list[ContextualCompressionRetriever]):
+            s: "ContextualCompressionRetriever" = r[0]
+            return isinstance(s, ContextualCompressionRetriever)
+        """,
+        """
+        from app.retrievers.compression import ContextualCompressionRetriever
+        from app.retrievers.rerank import RerankRetriever
+
+        def judged(base, model) -> RerankRetriever:
+            return RerankRetriever(cross_encoder=model, base_retriever=base)
+
+        def squeezed(base, near) -> ContextualCompressionRetriever:
+            return ContextualCompressionRetriever(compressor=near, base_retriever=base)
+
+        def ask(r: list[RerankRetriever | ContextualCompressionRetriever]):
+            s: "RerankRetriever | ContextualCompressionRetriever" = r[0]
+            return isinstance(s, RerankRetriever | ContextualCompressionRetriever)
+        """,
+    ),
     "a module under another name": (
         """
         import langchain.retrievers as r

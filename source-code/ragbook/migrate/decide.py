@@ -134,11 +134,11 @@ def _plan_unfused(plan: Plan, row: Retired, use: Use) -> None:
 
 
 def _check_mixed(plan: Plan) -> None:
-    # Where one module builds both kinds, a type that names the old class could mean either.
+    # Where one module builds both kinds, `type(x) is` would have to name one of them.
     row = retired()[COMPRESSION]
     if len(plan.targets(row)) > 1 and plan.rewrites(row):
         for use in _uses(plan, row):
-            if plan.module.called(use) is None:
+            if isinstance(plan.module.parent(use.node), cst.ComparisonTarget):
                 why = "the name stands for two classes here, with a reranker and without"
                 plan.left[row.name].append((use.line, why))
 

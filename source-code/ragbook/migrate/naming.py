@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -121,8 +122,9 @@ def _from_import(plan: Plan, names: Names, item: Imported) -> None:
         _needs(names, module, file)
     if len(news) == 1:
         names.one_to_one[item.alias] = news[0]
-        if news[0].local != item.local:
-            names.renamed[item.local] = news[0].local
+    new_local = " | ".join(new.local for new in news)
+    if new_local not in ("", item.local):
+        names.renamed[item.local] = new_local
     names.imports[item.statement] += [
         new for new in news if new not in names.imports[item.statement]
     ]
@@ -135,20 +137,42 @@ def _use(plan: Plan, names: Names, use: Use) -> None:
     by_name = isinstance(use.node, cst.Name)
     if not targets:  # a reranker that went into its retriever
         return
-    module, cls, file = targets[0]
+    wanted: str | None
     if found and found[0] in plan.calls:
         wanted = plan.calls[found[0]].replacement
-        module, cls, file = next(t for t in targets if t[1] == wanted)
-    local = _local(plan, use.entry, use.node.value if by_name else None, use.name, cls)  # type: ignore[arg-type]
+    else:
+        wanted = _returned(plan, use.node, [target[1] for target in targets])
+    chosen = [target for target in targets if wanted in (None, target[1])]
+    old_local = use.node.value if isinstance(use.node, cst.Name) else None
+    locals_ = []
+    for module, cls, file in chosen:
+        local = _local(plan, use.entry, old_local, use.name, cls)
+        locals_.append(NewImport(module, cls, local))
+        _needs(names, module, file)
+    names.uses[use.node] = " | ".join(new.local for new in locals_)
     if found and found[0] in plan.calls:
-        names.calls[found[0]] = local
-    names.uses[use.node] = local
-    _needs(names, module, file)
+        names.calls[found[0]] = locals_[0].local
     if not by_name or _is_star(plan, use):
         for item in _providers(plan, use):
-            new = NewImport(module, cls, local)
-            if new not in names.imports[item.statement]:
-                names.imports[item.statement].append(new)
+            known = names.imports[item.statement]
+            known += [new for new in locals_ if new not in known]
+
+
+def _returned(plan: Plan, node: cst.CSTNode, classes: Sequence[str]) -> str | None:
+    """Return the one of several classes that a function builds whose return type names them."""
+    if len(classes) == 1:
+        return classes[0]
+    while not isinstance(node, cst.BaseStatement | cst.Module):
+        child, node = node, plan.module.parent(node)
+        if isinstance(node, cst.FunctionDef) and node.returns is child:
+            function = node
+            built = {
+                call.replacement
+                for at, call in plan.calls.items()
+                if call.replacement in classes and plan.module.is_inside(at, function)
+            }
+            return built.pop() if len(built) == 1 else None
+    return None
 
 
 def _is_star(plan: Plan, use: Use) -> bool:

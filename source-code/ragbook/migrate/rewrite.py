@@ -95,14 +95,14 @@ class _Rewriter(cst.CSTTransformer):
 
     def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
         if name := self.names.uses.get(original_node):
-            return updated_node.with_changes(value=name)
+            return _expression(name, updated_node)
         return updated_node
 
     def leave_Attribute(
         self, original_node: cst.Attribute, updated_node: cst.Attribute
     ) -> cst.BaseExpression:
         if name := self.names.uses.get(original_node):
-            return cst.Name(name, lpar=updated_node.lpar, rpar=updated_node.rpar)
+            return _expression(name, updated_node)
         new = self.plan.attributes.get(original_node) or self.methods.attributes.get(original_node)
         return updated_node.with_changes(attr=cst.Name(new)) if new else updated_node
 
@@ -273,6 +273,11 @@ class _Rewriter(cst.CSTTransformer):
         parsed = cst.parse_statement(line.replace("\n", newline), self.config)
         assert isinstance(parsed, cst.SimpleStatementLine)
         return parsed.body[0]
+
+
+def _expression(name: str, old: cst.Name | cst.Attribute) -> cst.BaseExpression:
+    # Two classes stand for one where a module builds both: "RerankRetriever | Contextual…".
+    return cst.parse_expression(name).with_changes(lpar=old.lpar, rpar=old.rpar)
 
 
 def _joined(news: Sequence[cst.BaseSmallStatement]) -> list[cst.BaseSmallStatement]:

@@ -95,6 +95,14 @@ class Module:
     def _parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
         return cast("Mapping[cst.CSTNode, cst.CSTNode]", self.wrapper.resolve(ParentNodeProvider))
 
+    def is_inside(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
+        """Tell whether a node is in another one."""
+        while not isinstance(node, cst.Module):
+            if node is outer:
+                return True
+            node = self.parent(node)
+        return False
+
     def called(self, use: Use) -> tuple[cst.Call, str] | None:
         """Return the call of a class or of a class method of it, and the method's name."""
         parent = self.parent(use.node)
