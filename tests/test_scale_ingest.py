@@ -429,6 +429,36 @@ def test_a_column_that_is_not_there_is_an_error_that_lists_the_others(
     assert not (tmp_path / "db").exists()
 
 
+def test_blank_rows_at_the_end_of_a_file_do_not_keep_it_from_ending(
+    tmp_path: Path, inline: None
+) -> None:
+    blank = [{"id": f"b{n}", "text": ""} for n in range(9)]
+    corpus = json_lines(tmp_path / "c.jsonl.gz", [*passages(9), *blank])
+    size = sum(len(row["text"]) for row in passages(9))
+    report = ingest(corpus, tmp_path / "db", HashEmbeddings, "hash", shard_size=size)
+    assert {row[4] for row in rows_of(tmp_path / "db")} == {"corpus/0.0/more/9"}
+    assert (report.chunks, report.skipped) == (9, 9)
+    assert report.bytes_done == report.bytes_total
+
+
+def test_a_shard_that_was_taken_out_is_written_again_in_the_same_run(
+    corpus: Path, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = tmp_path / "db"
+    write, rivals = ShardTable.write, []
+
+    def with_a_rival(self: ShardTable, shard: str, rows: Any) -> bool:
+        new = write(self, shard, rows)
+        if not rivals:
+            rivals.append(shard)
+            open_table(db, "documents").add(rows)  # another driver, which is killed at once
+        return new
+
+    monkeypatch.setattr(ShardTable, "write", with_a_rival)
+    ingest(corpus, db, HashEmbeddings, "hash", shard_size=SMALL)
+    assert rows_of(db) == whole
+
+
 def test_rows_without_text_are_counted_and_the_first_is_named(tmp_path: Path, inline: None) -> None:
     rows = [*passages(2), {"id": "e", "text": " "}, {"id": "n"}]
     corpus = json_lines(tmp_path / "c.jsonl", rows)

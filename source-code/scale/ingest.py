@@ -81,7 +81,8 @@ def summary(report: Report, table: str, to: str) -> str:
         rate = report.rows_per_second
         lines = [
             f"{report.documents:,} documents became {report.chunks:,} rows in "
-            f"{report.seconds:,.1f} s, {rate:,.0f} rows/s."
+            f"{report.seconds:,.1f} s; the first came after {report.first_seconds:,.1f} s, then "
+            f"{rate:,.0f} rows/s."
         ]
         stages = [
             (name, seconds)

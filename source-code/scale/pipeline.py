@@ -19,6 +19,9 @@ from .shards import ShardTable, check_source
 from .sources import IngestError, Unit, find_corpus, shard_bytes, units
 from .split import check_split
 
+ROUNDS = 3
+"""How often to look for what is missing, where another process takes out what was written."""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -36,6 +39,10 @@ class Report:
     """Of the corpus, what earlier runs had done."""
     bytes_total: int = 0
     seconds: float = 0.0
+    first_seconds: float = 0.0
+    """Until the first shard was written: Ray and the models start."""
+    first_chunks: int = 0
+    """Of the first shard."""
     read_seconds: float = 0.0
     """Of all workers together, as `embed_seconds`."""
     embed_seconds: float = 0.0
@@ -51,8 +58,11 @@ class Report:
 
     @property
     def rows_per_second(self) -> float:
-        """Chunks that became rows a second, all stages together."""
-        return self.chunks / self.seconds if self.seconds else 0.0
+        """Chunks that became rows a second, all stages together, after the first shard."""
+        chunks, seconds = self.chunks - self.first_chunks, self.seconds - self.first_seconds
+        if not chunks:
+            chunks, seconds = self.chunks, self.seconds
+        return chunks / seconds if seconds else 0.0
 
 
 def ingest(
@@ -98,8 +108,9 @@ def ingest(
         batch_size: How many texts are embedded in one call.
         workers: How many processes embed; by default one for each CPU.
         gpus: GPUs for each of them; a part of one too.
-        address: A Ray cluster (`"auto"`, `"ray://host:10001"`). By default Ray is started for this
-            call alone, also where another one runs; one that this process has started is used.
+        address: A Ray cluster that this machine is part of: `"auto"`, or host and port. By default
+            Ray is started for this call alone, also where another one runs; one that this process
+            has started is used.
         storage_options: Keys and region of the object store, as LanceDB names them, for the table
             and for the corpus.
         fresh: Delete the rows of this source first.
@@ -129,9 +140,15 @@ def ingest(
     run = _Run(work, shards, units(found, work.shard_bytes), progress)
     if left := run.left():
         with started(address, workers) as count:
-            while left:
+            for _ in range(ROUNDS):
                 run.through(left, load, batch_size, count, gpus)
-                left = run.left()
+                if not (left := run.left()):
+                    break
+            else:
+                raise IngestError(
+                    f"Shards of {source!r} are still missing from the table {table!r}, so another "
+                    "process changes it. Let that end, and run this again."
+                )
     return run.finished()
 
 
@@ -166,7 +183,9 @@ class _Run:
         self._progress = progress
         self._begun = time.perf_counter()
         self._pace: tuple[float, int] | None = None  # when the first shard came, and bytes by then
-        self._empty: set[int] = set()  # units without any text leave no trace in the table
+        # Shards without any text leave no trace in the table: by unit, their numbers, and whether
+        # each is its last.
+        self._blank: dict[int, dict[int, bool]] = {}
         self._first = True
         self.report = Report(bytes_total=work.corpus.size)
 
@@ -176,10 +195,9 @@ class _Run:
         left = []
         done = 0
         for unit in self._units:
-            blocks = written.get(unit.number, {})
+            blocks = written.get(unit.number, {}) | self._blank.get(unit.number, {})
             last = next((number for number, is_last in blocks.items() if is_last), None)
-            complete = last is not None and set(blocks) == set(range(last + 1))
-            if complete or unit.number in self._empty:
+            if last is not None and set(blocks) == set(range(last + 1)):
                 done += unit.size
             else:
                 left.append(unit_item(unit, sorted(blocks)))
@@ -198,8 +216,8 @@ class _Run:
             begun = time.perf_counter()
             if row["rows"]:
                 self._shards.write(row["shard"], unpacked(row["payload"]))
-            if row["last"]:
-                self._empty.add(row["unit"])
+            else:
+                self._blank.setdefault(row["unit"], {})[row["block"]] = row["last"]
             self._add(row, time.perf_counter() - begun)
             if self._progress is not None:
                 self._progress(self.report)
@@ -233,6 +251,8 @@ class _Run:
         since, already = now - self._pace[0], done - self._pace[1]
         self.report = replace(
             before,
+            first_seconds=before.first_seconds or now - self._begun,
+            first_chunks=before.first_chunks if before.chunks else row["rows"],
             seconds_left=since * (before.bytes_total - done) / already if already > 0 else None,
             documents=before.documents + row["documents"],
             chunks=before.chunks + row["rows"],
