@@ -39,6 +39,10 @@ from scale.vector_index import (
     write_note,
 )
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+import lance_commits
+
 SCRIPTS = Path(__file__).parents[1] / "source-code" / "scale"
 DIMENSION = 16
 GROUPS = 8
@@ -487,3 +491,18 @@ def test_other_retrievers_compose_with_it_as_with_any(indexed: Any) -> None:
     assert best.metadata["retrieved_by"] == ["dense", "bm25"]
     found = [document.page_content for document in dense.invoke("passage 11")]
     assert [d.page_content for d in reranked.invoke("passage 11")] == sorted(found)[:-3:-1]
+
+
+# What commits leave
+
+
+@pytest.mark.filterwarnings("ignore:optimize")
+def test_lists_of_files_grow_faster_than_commits_and_deleting_leaves_one_file() -> None:
+    *counted, merged, deleted = lance_commits.measure(commits=100, rows=2)
+
+    few, many = counted[0], counted[-1]
+    assert (few["when"], many["when"]) == ("10 commits", "100 commits")
+    assert many["lists_mb"] > 20 * few["lists_mb"]
+    assert merged["rows_mb"] > many["rows_mb"]
+    assert deleted["files"] < 10
+    assert deleted["lists_mb"] < many["lists_mb"] / 20

@@ -427,8 +427,12 @@ _ADVICE = {
     r"(?i)error sending request|connection refused|dns error|timed out|resolve region": (
         "The object store does not answer: check its address, its region and the network."
     ),
-    r"\.lance/_indices/|Invalid range": (
-        "An index may be damaged: make it anew with create_text_index or create_vector_index."
+    r"\.lance/_indices/": (
+        "Its files may be damaged, those of an index only: make it anew with create_text_index or "
+        "create_vector_index."
+    ),
+    r"Invalid range": (
+        "Its files may be damaged: make the indexes anew; if that fails, restore the files."
     ),
     r"\.lance/data/": "Its files may be damaged: restore them, or make the table anew.",
     r"already exists": "Add to it with add_documents, or drop it first: connection.drop_table.",
