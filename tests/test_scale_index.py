@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from datetime import timedelta
@@ -20,7 +21,7 @@ from retrievers.ensemble import RRFEnsembleRetriever
 from retrievers.lance import LanceRetriever
 from retrievers.lance_table import LanceError, open_table, unindexed_rows, update_indexes
 from retrievers.rerank import RerankRetriever
-from scale import index, search
+from scale import index, search, vector_index
 from scale.recall import (
     Measured,
     cheapest,
@@ -253,6 +254,29 @@ def test_what_a_commit_replaced_stays_for_those_who_read_it(tmp_path: Path) -> N
     assert reader.version < table.version
 
 
+def test_a_change_that_meets_another_commit_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = made(tmp_path, 20)
+    faults = [LanceError("Commit conflict for version 3."), LanceError("Commit conflict.")]
+
+    def update(table: Any, *, keep: timedelta) -> None:
+        if faults:
+            raise faults.pop()
+        update_indexes(table, keep=keep)
+
+    monkeypatch.setattr(vector_index, "update_indexes", update)
+    build_indexes(table, say=quiet)
+    assert not faults
+
+    faults[:] = [LanceError("The disk is full.")]
+    with pytest.raises(LanceError, match="The disk is full"):
+        build_indexes(table, say=quiet)
+    faults[:] = [LanceError("Commit conflict.")] * 5
+    with pytest.raises(LanceError, match="Commit conflict"):
+        build_indexes(table, say=quiet)
+
+
 def test_keep_is_not_negative(indexed: Any) -> None:
     with pytest.raises(ValueError, match="keep must not be negative"):
         update_indexes(indexed, keep=timedelta(seconds=-1))
@@ -465,6 +489,36 @@ def test_index_runs_as_a_file(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("There is no vector index: every search is exact.\n")
+
+
+class Profile:
+    """The model of a profile, which is called "numbers"."""
+
+    embedding_model = "numbers"
+
+    def embeddings(self) -> Embeddings:
+        return Numbers()
+
+
+@pytest.mark.parametrize(("ingested", "warned"), [("numbers", False), ("letters", True)])
+def test_a_model_of_another_name_than_the_one_that_ingested_is_warned_of(
+    ingested: str,
+    warned: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made(tmp_path, 20)
+    settings = [{"source": "corpus", "settings": json.dumps({"model": ingested})}]
+    lancedb.connect(tmp_path).create_table("documents_ingest", settings)
+    monkeypatch.setattr("ragbook.profiles.get_profile", lambda name: Profile())
+
+    search.main([str(tmp_path), "passage 3", "--kind", "dense", "--k", "1"])
+
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[1].endswith("d3  passage 3")
+    expected = "Warning: letters embedded the rows, and numbers the question." if warned else ""
+    assert printed.err.partition(" Unless")[0] == expected
 
 
 # The retrievers around it need no change
