@@ -310,6 +310,7 @@ def main() -> None:
         choices=("models", "late", "callers", "quality"),
         default=["models", "late", "callers"],
     )
+    parser.add_argument("--collections", nargs="+", default=["cranfield", "xquad-en"])
     parser.add_argument("--pairs", type=int, default=96, help="pairs of a round, at least 16")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit", type=int, help="quality: only this many queries a collection")
@@ -319,7 +320,7 @@ def main() -> None:
     if arguments.pairs < CALLERS:
         parser.error(f"--pairs must be at least {CALLERS}, got {arguments.pairs}")
     arguments.cache.mkdir(parents=True, exist_ok=True)
-    collections = [load_beir(arguments.datasets / name) for name in ("cranfield", "xquad-en")]
+    collections = [load_beir(arguments.datasets / name) for name in arguments.collections]
     pairs = mixed_pairs(collections, arguments.pairs)
     model, kept, rounds = arguments.model, arguments.cache, arguments.rounds
     figures: dict[str, Any] = {}

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
@@ -22,9 +23,12 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import callers
 import candidates
 import context_size
+import first_token
+import hybrid_speed
 import methods
 import options
 import part_numbers
+import rerank_speed
 import vocabulary_gap
 
 
@@ -250,3 +254,77 @@ def test_a_row_is_the_median_of_its_rounds() -> None:
 def test_a_request_that_fails_stops_the_run() -> None:
     with pytest.raises(RuntimeError, match="2 of 2 requests failed"):
         callers.measure(FailingRetriever(error=OSError("refused")), [["q"], ["q"]], "threads")
+
+
+# Reranking
+
+
+def test_ways_take_turns_and_are_compared_round_by_round() -> None:
+    ran: list[str] = []
+    ways = {name: lambda name=name: ran.append(name) for name in ("alone", "ours")}
+    seconds = rerank_speed.take_turns(ways, 3)
+    assert ran == ["alone", "ours"] * 3
+    assert {name: len(times) for name, times in seconds.items()} == {"alone": 3, "ours": 3}
+    # A busy round slows both; the ratio is the middle one of 2, 4 and 3.
+    rows = rerank_speed.rates({"alone": [2.0, 8.0, 3.0], "ours": [1.0, 2.0, 1.0]}, count=6)
+    assert rows == {
+        "alone": {"per second": 2.0, "ratio": 1.0},
+        "ours": {"per second": 6.0, "ratio": 3.0},
+    }
+
+
+def test_pairs_are_drawn_from_every_collection_alike_and_the_same_each_time() -> None:
+    other = Collection("fish", [doc("a pike", "p")], {"q": "which fish"}, {"q": {"p": 1}}, {})
+    pairs = rerank_speed.mixed_pairs([collection(), other], 10)
+    assert pairs == rerank_speed.mixed_pairs([collection(), other], 10)
+    assert pairs.count(("which fish", "a pike")) == 5
+    assert {query for query, _ in pairs} <= {"which fish", "red kite", "blue swan"}
+
+
+# Speed
+
+
+def test_mixtures_have_words_and_vectors_of_two_texts_and_are_all_different() -> None:
+    texts = ["One here. Two here.", "Three here. Four here."]
+    matrix = np.array([[1.0, 0.0], [0.0, 1.0]], dtype=np.float32)
+    found, vectors = hybrid_speed.mixed(texts, matrix, 6)
+    assert found[:2] == texts
+    assert len(set(found)) == 6
+    for text, vector in zip(found[2:], vectors[2:].tolist(), strict=True):
+        assert ("One" in text) != ("Three" in text)
+        assert ("Two" in text) == ("Three" in text)
+        assert vector == pytest.approx([0.5**0.5, 0.5**0.5])
+    assert vectors[:2].tolist() == matrix.tolist()
+
+
+def test_rewordings_hold_the_question_s_words() -> None:
+    ((question, found),) = hybrid_speed.rewordings(["who made it"], 3).items()
+    assert len(found) == 3
+    assert all(sorted(one.split()) == sorted(question.split()) for one in found)
+
+
+def test_every_row_is_asked_every_question_and_the_first_three_do_not_count() -> None:
+    asked: list[tuple[str, str]] = []
+    rows = {name: lambda q, name=name: asked.append((name, q)) for name in ("a", "b")}
+    times = hybrid_speed.measure(rows, ["1", "2", "3", "4"])
+    assert sorted(asked) == [(name, query) for name in "ab" for query in "1234"]
+    assert [name for name, _ in asked[:4]] == ["a", "b", "b", "a"]  # each goes first in turn
+    assert all(len(medians) == 2 for medians in times.values())
+
+
+def test_no_timed_question_warms_the_index(tmp_path: Path) -> None:
+    lines = [json.dumps({"question": f"q{number}"}) for number in range(9)]
+    (tmp_path / "questions.jsonl").write_text("\n".join(lines))
+    timed, earlier = first_token.questions(tmp_path, 4, 5)
+    assert len(timed) == 4
+    assert set(timed) | set(earlier) == {f"q{number}" for number in range(9)}
+    with pytest.raises(SystemExit, match="9 questions, 10 are needed"):
+        first_token.questions(tmp_path, 5, 5)
+
+
+def test_the_first_character_of_a_process_that_fails_is_no_figure(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="run it by hand"):
+        first_token.first_character([sys.executable, "-c", "print(1); 1 / 0"], tmp_path)
+    seconds, processor = first_token.first_character([sys.executable, "-c", "print(1)"], tmp_path)
+    assert seconds > 0
+    assert processor > 0
