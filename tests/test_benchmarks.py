@@ -305,7 +305,9 @@ def test_rewordings_hold_the_question_s_words() -> None:
 
 def test_every_row_is_asked_every_question_and_the_first_three_do_not_count() -> None:
     asked: list[tuple[str, str]] = []
-    rows = {name: lambda q, name=name: asked.append((name, q)) for name in ("a", "b")}
+    rows: dict[str, Any] = {
+        name: lambda q, name=name: asked.append((name, q)) for name in ("a", "b")
+    }
     times = hybrid_speed.measure(rows, ["1", "2", "3", "4"])
     assert sorted(asked) == [(name, query) for name in "ab" for query in "1234"]
     assert [name for name, _ in asked[:4]] == ["a", "b", "b", "a"]  # each goes first in turn

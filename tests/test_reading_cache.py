@@ -22,13 +22,26 @@ from helpers import doc  # isort: skip
 DIMENSIONS = 2
 
 
+class Letters:
+    """Splits a text into the numbers of its letters, and remembers what it was asked."""
+
+    all_special_ids = (0,)
+
+    def __init__(self) -> None:
+        self.split: list[str] = []
+
+    def __call__(self, texts: list[str], add_special_tokens: bool = True, **options: Any) -> Any:
+        self.split += texts
+        start = [0] if add_special_tokens else []
+        return {"input_ids": [[*start, *map(ord, text)] for text in texts]}
+
+
 class Reader:
     """Reads each letter as a word piece, padded to the longest text of a call, and counts."""
 
-    tokenizer = "the tokenizer"
-
     def __init__(self) -> None:
         self.read: list[str] = []
+        self.tokenizer = Letters()
 
     def encode(self, texts: Sequence[str], output_value: Any = None, **options: Any) -> Any:
         if output_value == "sentence_embedding":
@@ -77,6 +90,16 @@ def test_only_texts_that_are_searched_are_kept_and_any_kept_one_is_found(path: P
     assert reader.read == ["query", "sentence"]
 
 
+def test_word_pieces_that_were_counted_before_are_not_split_again(path: Path) -> None:
+    ways = {"add_special_tokens": False, "verbose": False}
+    first, later = Reader(), Reader()
+    for reader, texts in ((first, ["ab", "", "ab", "query"]), (later, ["query", "ab", ""])):
+        found = KeptReadings(reader, "m", ["ab", ""], path).tokenizer(texts, **ways)
+        assert found == {"input_ids": [list(map(ord, text)) for text in texts]}
+    assert first.tokenizer.split == ["ab", "", "query"]
+    assert later.tokenizer.split == ["query"]
+
+
 def test_another_model_never_gets_a_reading(path: Path) -> None:
     KeptReadings(Reader(), "m", ["a"], path).encode(["a"], output_value=None)
     reader = Reader()
@@ -87,7 +110,8 @@ def test_another_model_never_gets_a_reading(path: Path) -> None:
 def test_what_is_asked_for_otherwise_goes_to_the_model(path: Path) -> None:
     kept = KeptReadings(Reader(), "m", ["abc"], path)
     assert kept.encode(["abc"], output_value="sentence_embedding") == [[3.0]]
-    assert kept.tokenizer == "the tokenizer"
+    assert kept.tokenizer(["ab"])["input_ids"] == [[0, 97, 98]]
+    assert kept.tokenizer.all_special_ids == (0,)
     assert not path.exists()
 
 
@@ -167,7 +191,9 @@ def test_only_passages_that_are_new_are_embedded(cache: Path) -> None:
     store = kept_store([*documents, doc("seven!!", "c")], later)
     assert later.embedded == ["seven!!"]
     found = store.similarity_search_with_score_by_vector([7.0, 1.0], k=1)
-    assert [(document.id, score) for document, score in found] == [("c", pytest.approx(1))]
+    ((document, score),) = found
+    assert document.id == "c"
+    assert score == pytest.approx(1)
 
 
 def test_a_cache_that_cannot_be_used_costs_time_and_nothing_else(

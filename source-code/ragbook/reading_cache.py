@@ -48,10 +48,10 @@ class KeptReadings:
         path: Path | None = None,
         room: int = ROOM,
     ) -> None:
-        self.tokenizer = model.tokenizer
+        self.tokenizer = _KeptPieces(model.tokenizer, self)
         self._model = model
         self._name = name
-        self._texts = frozenset(texts)
+        self.texts = frozenset(texts)
         self._file: CacheFile | None = CacheFile(path or cache_folder() / "readings.sqlite")
         self._room = room
 
@@ -62,26 +62,31 @@ class KeptReadings:
         """
         if options.get("output_value", "") is not None:
             return self._model.encode(texts, **options)
-        keys = {text: text_key(self._name, "reading", text) for text in texts}
-        known = self._read(keys)
+        keys = {text: self.key("reading", text) for text in texts}
+        known = {text: _unpacked(array) for text, array in self.find(keys).items()}
         if new := [text for text in texts if text not in known]:
             outputs = dict(zip(new, self._model.encode(new, **options), strict=True))
             known.update(outputs)
-            self._write({keys[t]: _packed(outputs[t]) for t in outputs if t in self._texts})
+            self.keep({keys[t]: _packed(outputs[t]) for t in outputs if t in self.texts})
         return [known[text] for text in texts]
 
-    def _read(self, keys: Mapping[str, bytes]) -> dict[str, Any]:
+    def key(self, role: str, text: str) -> bytes:
+        """Return the name under which a text is kept in a role."""
+        return text_key(self._name, role, text)
+
+    def find(self, keys: Mapping[str, bytes]) -> dict[str, np.ndarray]:
+        """Return what is kept of these texts; nothing without a usable file."""
         if self._file is None:
             return {}
         try:
             with self._file.open() as database:
-                found = read_arrays(database, keys)
+                return read_arrays(database, keys)
         except EmbeddingCacheError as error:
             self._go_without(error)
             return {}
-        return {text: _unpacked(array) for text, array in found.items()}
 
-    def _write(self, arrays: Mapping[bytes, np.ndarray]) -> None:
+    def keep(self, arrays: Mapping[bytes, np.ndarray]) -> None:
+        """Write arrays under their keys, and make room for them."""
         if self._file is None or not arrays:
             return
         try:
@@ -109,6 +114,29 @@ class KeptReadings:
     def _go_without(self, error: EmbeddingCacheError) -> None:
         self._file = None
         logger.warning("Every text is read anew: %s", error)
+
+
+class _KeptPieces:
+    """A tokenizer whose lists of word pieces are kept: the rarity of each is counted from all."""
+
+    def __init__(self, tokenizer: Any, kept: KeptReadings) -> None:
+        self._tokenizer = tokenizer
+        self._kept = kept
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def __call__(self, texts: list[str], **options: Any) -> Any:
+        # As the scorer counts word pieces; whatever else is asked for is the tokenizer's affair.
+        if options != {"add_special_tokens": False, "verbose": False}:
+            return self._tokenizer(texts, **options)
+        keys = {text: self._kept.key("pieces", text) for text in texts}
+        known = {t: ids.astype(int).tolist() for t, ids in self._kept.find(keys).items()}
+        if new := [text for text in keys if text not in known]:
+            known.update(zip(new, self._tokenizer(new, **options)["input_ids"], strict=True))
+            arrays = {text: np.array(known[text], dtype=np.float32) for text in new}
+            self._kept.keep({keys[t]: ids for t, ids in arrays.items() if t in self._kept.texts})
+        return {"input_ids": [known[text] for text in texts]}
 
 
 def _packed(output: Mapping[str, Any]) -> np.ndarray:
