@@ -7,7 +7,6 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
@@ -57,15 +56,3 @@ class Fussy(HashEmbeddings):
         if any("poison" in text for text in texts):
             raise RuntimeError("not that text")
         return super().embed_documents(texts)
-
-
-def kill_after(shards: int) -> Any:
-    """Return a progress callback that kills this process once so many shards are written."""
-    seen = []
-
-    def progress(report: Any) -> None:
-        seen.append(report)
-        if len(seen) == shards:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return progress

@@ -21,7 +21,7 @@ from object_store import object_store as object_store
 from pyarrow import parquet
 from ray_cluster import ray_cluster as ray_cluster
 
-from ragbook.profiles import get_profile
+from ragbook.collection import load_beir
 from retrievers.lance import LanceRetriever
 from retrievers.lance_table import add_documents, new_table, open_table
 from scale import pipeline
@@ -137,38 +137,16 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
     # Each of two processes, and the one in place of the killed one, loaded the model once.
     processes = [file.name.partition("-")[0] for file in loads.iterdir()]
     assert 2 <= len(processes) == len(set(processes)) <= 3
-
-
-def test_the_script_ingests_with_the_books_model(ray_cluster: str, tmp_path: Path) -> None:
-    rows = [
-        {"_id": "d1", "title": "On rain", "text": "It falls from clouds."},
-        {"_id": "d2", "title": "On money", "text": "Banks lend it."},
-    ]
-    json_lines(tmp_path / "beir" / "corpus.jsonl", rows)
-    json_lines(tmp_path / "beir" / "queries.jsonl", [{"_id": "q1", "text": "Is it wet?"}])
-    script = SOURCES / "scale" / "ingest.py"
-    options = ["beir", "--to", "db", "--table", "notes", "--address", ray_cluster]
-    done = subprocess.run(
-        [sys.executable, str(script), *options],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    # A line of progress at most, on a slow machine.
-    assert [line for line in done.stderr.splitlines() if "rows/s" not in line] == []
-    assert done.stdout.startswith("2 documents became 2 rows in ")
-    assert done.stdout.endswith("The table 'notes' in db has 2 rows.\n")
     retriever = LanceRetriever(
-        table=open_table(tmp_path / "db", "notes"),
-        embeddings=get_profile("embedded").embeddings(),
+        table=open_table(tmp_path / "db", "documents"),
+        embeddings=HashEmbeddings(),
         mode="vector",
         k=1,
     )
-    (document,) = retriever.invoke("What is the weather?")
-    assert (document.id, document.page_content) == ("d1#1", "On rain It falls from clouds.")
-    assert document.metadata["source"] == "d1"
+    (found,) = retriever.invoke("# Note 5\n\nIt says 5.")
+    assert found.id == "folder 1/note5.md#1"
+    assert found.metadata["source"] == "folder 1/note5.md"
+    assert found.metadata["dense_score"] == pytest.approx(1)
 
 
 def test_a_driver_killed_in_the_middle_is_gone_on_with(
@@ -180,14 +158,11 @@ def test_a_driver_killed_in_the_middle_is_gone_on_with(
     monkeypatch.undo()
     corpus = tmp_path / "corpus.parquet"
     parquet.write_table(pa.Table.from_pylist(passages(60)), corpus, row_group_size=20)
-    program = (
-        "import sys; from ingest_models import HashEmbeddings, kill_after\n"
-        "from scale.ingest import ingest\n"
-        f"ingest(*sys.argv[1:3], HashEmbeddings, 'hash', shard_size={SMALL}, workers=2,"
-        " address=sys.argv[3], progress=kill_after(2))\n"
-    )
+    script = SOURCES / "scale" / "ingest.py"
+    arguments = [corpus, "--to", tmp_path / "db", "--model", "hash", "--shard-size", SMALL]
+    arguments += ["--workers", 2, "--address", ray_cluster]
     killed = subprocess.run(
-        [sys.executable, "-c", program, str(corpus), str(tmp_path / "db"), ray_cluster],
+        [sys.executable, "-m", "killed_ingest", "2", *map(str, [script, *arguments])],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
         text=True,
@@ -481,6 +456,25 @@ def test_ids_that_are_in_two_shards_are_counted_and_named(tmp_path: Path, inline
 
 
 # What is read
+
+
+def test_a_beir_folder_gives_the_documents_that_evaluation_reads(
+    tmp_path: Path, inline: None
+) -> None:
+    beir = tmp_path / "beir"
+    rows = [
+        {"_id": "d1", "title": "On rain", "text": "It is wet.", "metadata": {"url": "u"}},
+        {"_id": "d2", "title": "", "text": "Untitled."},
+        {"_id": 3, "text": "Neither."},
+    ]
+    json_lines(beir / "corpus.jsonl", rows)
+    json_lines(beir / "queries.jsonl", [{"_id": "q1", "text": "Is it wet?"}])
+    (beir / "qrels").mkdir()
+    (beir / "qrels" / "test.tsv").write_text("query\tdocument\tscore\nq1\td1\t1\n")
+    ingest(beir, tmp_path / "db", HashEmbeddings, "hash")
+    expected = [(f"{d.id}#1", d.page_content, d.id) for d in load_beir(beir).documents]
+    found = [(row[0], row[1], json.loads(row[3])["source"]) for row in rows_of(tmp_path / "db")]
+    assert found == sorted(expected)
 
 
 def test_columns_choose_what_is_text_metadata_and_filter(tmp_path: Path, inline: None) -> None:
