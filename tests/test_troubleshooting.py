@@ -104,6 +104,7 @@ from retrievers import (
 from retrievers.cached import CacheInfo
 from retrievers.documents import latest_score
 from retrievers.faiss_store import StoreError
+from retrievers.lance_table import update_indexes
 from retrievers.multi_query import parse_queries
 from retrievers.sql import SqlError
 from scale.shards import ShardTable
@@ -1026,6 +1027,26 @@ def test_new_rows_of_a_lancedb_table_are_not_found(tmp_path: Path) -> None:
     table = fresh.open_table("documents")
     writer.add_documents([doc("white kite")])
     assert table.count_rows() == 3
+
+
+@pytest.mark.filterwarnings("ignore:optimize")
+def test_a_lancedb_folder_is_many_times_as_large_as_its_rows(tmp_path: Path) -> None:
+    def size() -> int:
+        return sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
+
+    model = DeterministicFakeEmbedding(size=64)
+    birds = [doc(f"kite {number}", f"b{number}") for number in range(100)]
+    writer = LanceRetriever.from_documents(birds, model, tmp_path)
+    once = size()
+    for _ in range(8):
+        writer.add_documents(birds)  # the same rows again
+    assert size() > 4 * once
+
+    update_indexes(writer.table)  # keeps what is younger than seven days
+    assert size() > 4 * once
+    update_indexes(writer.table, keep=timedelta(0))
+    assert size() < 2 * once
+    assert writer.table.count_rows() == 100
 
 
 def test_the_table_was_begun_otherwise_a_file_changed(tmp_path: Path) -> None:
