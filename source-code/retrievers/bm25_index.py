@@ -68,21 +68,32 @@ def count_terms(corpus: Iterable[Sequence[str]]) -> Postings:
     numbers: defaultdict[str, int] = defaultdict()
     numbers.default_factory = numbers.__len__
     lengths = [np.empty(0, np.int32)]
-    blocks = []
+    # What was counted goes into a few large pieces of memory, which the system gets back at the
+    # end: many small arrays would leave holes that stay.
+    kept, kinds = [bytearray() for _ in range(4)], []
     for block in _blocks(corpus):
         lengths.append(np.fromiter(map(len, block), np.int32, len(block)))
         flat = map(numbers.__getitem__, chain.from_iterable(block))
-        blocks.append(_count_block(np.fromiter(flat, np.int32, lengths[-1].sum()), lengths[-1]))
+        tokens = np.fromiter(flat, np.int32, lengths[-1].sum())
+        found = _count_block(tokens, lengths[-1])
+        kinds.append([(values.dtype, len(values)) for values in found])
+        for piece, values in zip(kept, found):
+            piece += values.tobytes()
+
+    def blocks() -> Iterator[list[Ints]]:
+        places = [0, 0, 0, 0]
+        for block in kinds:
+            yield [np.frombuffer(kept[at], *kind, places[at]) for at, kind in enumerate(block)]
+            places = [at + kind.itemsize * size for at, (kind, size) in zip(places, block)]
+
     holders = np.zeros(len(numbers), np.int64)
-    for terms, held, _, _ in blocks:
+    for terms, held, _, _ in blocks():
         holders[terms] += held
     bounds = np.concatenate([[0], np.cumsum(holders)])
     documents = np.empty(bounds[-1], np.int32)
-    counts = np.empty(bounds[-1], np.result_type(np.uint8, *(block[3].dtype for block in blocks)))
+    counts = np.empty(bounds[-1], np.result_type(np.uint8, *(block[3][0] for block in kinds)))
     free, first = bounds[:-1].copy(), 0
-    blocks.reverse()  # taken from the end, so that the memory of each is free when it is copied
-    for sizes in lengths[1:]:
-        terms, held, in_block, repeated = blocks.pop()
+    for sizes, (terms, held, in_block, repeated) in zip(lengths[1:], blocks(), strict=True):
         places = np.repeat(free[terms] - (np.cumsum(held) - held), held)
         places += np.arange(len(places))
         documents[places] = first + in_block.astype(np.int32)
@@ -118,7 +129,7 @@ def _count_block(tokens: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     firsts = np.flatnonzero(new_term[starts])
     held = np.diff(firsts, append=len(starts))
     small = counts.astype(np.min_scalar_type(counts.max(initial=0)))
-    return tokens[starts[firsts]], held, owners[starts], small
+    return tokens[starts[firsts]], held.astype(np.int32), owners[starts], small
 
 
 def change_documents(
