@@ -26,6 +26,7 @@ from retrievers.lance import LanceRetriever
 from retrievers.lance_table import add_documents, new_table, open_table
 from scale import pipeline
 from scale.attempts import Attempts
+from scale.cluster import _ray_fault as ray_fault
 from scale.embed import ATTEMPTS, Embedder
 from scale.ingest import _Progress as Progress
 from scale.ingest import main, summary
@@ -351,6 +352,29 @@ def test_a_shard_that_kills_its_workers_again_and_again_ends_the_run(
     for _ in range(ATTEMPTS):
         assert embedder(row)["error"] == ""
     assert "while it embedded the chunks 'p0#1' to 'p59#1'" in embedder(row)["error"]
+
+
+PAGES = [
+    (
+        "System error: Traceback\n  File\nModuleNotFoundError: No module named 'm'\n",
+        "A worker lacks a package: No module named 'm'. Install the same packages on every machine",
+    ),
+    (
+        "ray::Map()\n  File\nray.exceptions.OutOfMemoryError: a node is low on memory\n",
+        "Ray could not go on: a worker had too little memory; use fewer --workers. Run it again",
+    ),
+    (
+        "ray::f()\n  File\nOSError: the disk is gone.\n",
+        "Ray could not go on: OSError: the disk is gone.",
+    ),
+    ("The head\nnode is gone.", "Ray could not go on: System error: The head node is gone. Run it"),
+]
+
+
+@pytest.mark.parametrize(("page", "sentence"), PAGES)
+def test_what_ray_says_on_a_page_is_one_sentence(page: str, sentence: str) -> None:
+    exceptions = pytest.importorskip("ray.exceptions")
+    assert ray_fault(exceptions.RaySystemError(page)).startswith(sentence)
 
 
 BAD_LINES = [

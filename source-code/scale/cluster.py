@@ -84,9 +84,9 @@ def _ray_fault(error: BaseException) -> str:
     """Say in one sentence what Ray says on a page."""
     import ray
 
-    if isinstance(error, ray.exceptions.RayActorError) and "ModuleNotFoundError" in str(error):
+    if missing := re.findall(r"ModuleNotFoundError: (No module named .+)", str(error)):
         return (
-            f"A worker lacks a package: {re.findall('No module named .+', str(error))[-1]}. "
+            f"A worker lacks a package: {missing[-1].rstrip(' .')}. "
             "Install the same packages on every machine of the cluster."
         )
     cause = getattr(error, "cause", None) or error.__cause__ or error
