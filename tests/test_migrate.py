@@ -559,6 +559,16 @@ LEFT = {
         "e = EnsembleRetriever(retrievers=[], id_key=KEY)\n",
         "id_key is a function",
     ),
+    "a runnable that is no retriever": (
+        "from langchain.retrievers import EnsembleRetriever\n"
+        "e = EnsembleRetriever(retrievers=[a, b | f])\n",
+        "b | f is no retriever",
+    ),
+    "a retriever with a config": (
+        "from langchain.retrievers import ContextualCompressionRetriever\n"
+        "c = ContextualCompressionRetriever(base_compressor=f, base_retriever=r.with_config(x))\n",
+        "r.with_config(x) is no retriever",
+    ),
     "a splitter among the stages": (
         "from langchain.retrievers.document_compressors import DocumentCompressorPipeline\n"
         "p = DocumentCompressorPipeline(transformers=[splitter, f])\n",

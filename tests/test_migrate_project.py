@@ -186,6 +186,15 @@ def test_a_name_that_others_import_from_a_module_is_left_there(tmp_path: Path) -
     assert "other modules import it" in result.left[0].why
 
 
+def test_a_store_that_another_file_saves_is_left(tmp_path: Path) -> None:
+    code = "from langchain_community.vectorstores import FAISS\ns = FAISS.from_texts(['a'], e)\n"
+    result = written(
+        tmp_path, {"build.py": code, "keep.py": "from build import s\ns.save_local('x')\n"}
+    )
+    assert (tmp_path / "build.py").read_text() == code
+    assert "uses save_local" in result.left[0].why
+
+
 def test_a_name_that_a_test_replaces_is_kept(tmp_path: Path) -> None:
     code = "from langchain.retrievers import EnsembleRetriever\ne = EnsembleRetriever(c=1)\n"
     test = "from unittest import mock\np = mock.patch('app.rag.EnsembleRetriever')\n"
@@ -256,6 +265,7 @@ def test_a_copy_that_would_overwrite_stops_everything(tmp_path: Path) -> None:
     done = rag(str(tmp_path), "--write", "--force")
     assert done.exit_code == 2
     assert "other content" in " ".join(done.output.split())
+    assert "rag copy merger --to" in " ".join(done.output.split())
     assert (tmp_path / "a.py").read_text() == OLD
 
 

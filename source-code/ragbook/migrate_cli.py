@@ -38,7 +38,6 @@ def migrate(
     if there is nothing to do or all was done, 1 if something is found, or with --write left for
     you, 2 if it could not run as asked.
     """
-    from ragbook.copying import CopyError
     from ragbook.migrate.project import ProjectError
     from ragbook.migrate.report import as_json as document
     from ragbook.migrate.report import diff_lines, text_lines
@@ -50,7 +49,7 @@ def migrate(
         raise typer.BadParameter("Give --json or --diff.")
     try:
         result = run(path, write=write, to=to, force=force)
-    except (ProjectError, CopyError) as error:
+    except ProjectError as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:
         print_json(document(result))

@@ -40,6 +40,10 @@ def _check_import(plan: Plan, row: Retired, local: str, line: int) -> None:
     if why := by_hand(row):
         plan.left[row.name].append((line, why))
         return
+    if words := sorted(plan.around.words.intersection(row.anywhere)):
+        plan.left[row.name].append(
+            (line, f"the project uses {', '.join(words)}, which differs here")
+        )
     if row.identical and row.name == row.replacement:
         return
     others = plan.around.imported_elsewhere

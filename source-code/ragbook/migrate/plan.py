@@ -24,6 +24,7 @@ class Surroundings:
         imported_elsewhere: Names that other modules of the project import from it.
         patched: Names in it that strings of the project reach, as `mock.patch("app.rag.X")`.
         own_methods: Old method names that classes of the project define themselves.
+        words: Attributes and short strings that are used anywhere in the project.
     """
 
     prefix: str = "retrievers"
@@ -31,6 +32,7 @@ class Surroundings:
     imported_elsewhere: frozenset[str] = frozenset()
     patched: frozenset[str] = frozenset()
     own_methods: frozenset[str] = frozenset()
+    words: frozenset[str] = frozenset()
 
 
 @dataclass

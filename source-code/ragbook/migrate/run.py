@@ -8,7 +8,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from ragbook.copying import CopyReport, copy_retrievers, requirement
+from ragbook.copying import CopyError, CopyReport, copy_retrievers, requirement
 from ragbook.migrate import notebooks
 from ragbook.migrate.files import (
     MENTIONS,
@@ -96,8 +96,8 @@ def migrate(
         force: Write even where git could not undo it.
 
     Raises:
-        ProjectError: If the path is not there, is no Python, or git could not undo the changes.
-        CopyError: If a retriever file is there with other content.
+        ProjectError: If the path is not there, is no Python, git could not undo the changes, or a
+            retriever file is there with other content.
     """
     if not path.exists():
         raise ProjectError(f"There is no {path}. Give a folder, a .py file or a notebook.")
@@ -244,7 +244,15 @@ def _write(result: Migration, force: bool) -> None:
     if result.files:
         assert result.destination
         folder = result.destination.folder
-        result.copied = copy_retrievers(result.files, folder)
+        try:
+            result.copied = copy_retrievers(result.files, folder)
+        except CopyError as error:
+            said = str(error).removesuffix(" Use --force to overwrite.")
+            names = " ".join(result.files)
+            raise ProjectError(
+                f"{said} Give another folder with --to, or overwrite them first: "
+                f"rag copy {names} --to {folder.as_posix()} --force"
+            ) from error
         init = folder / "__init__.py"
         if not init.exists():
             init.write_text(

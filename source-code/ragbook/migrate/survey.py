@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ragbook.migrate.plan import Surroundings
+from ragbook.migrate.table import retired
 from ragbook.migrate.uses import OLD_METHODS
 
 PATH_TO_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\.[A-Za-z_]\w*")
@@ -22,6 +23,8 @@ class Survey:
     """Module, name, and the file that imports it or takes it as an attribute."""
     in_strings: set[tuple[str, str]] = field(default_factory=set)
     own_methods: set[str] = field(default_factory=set)
+    words: set[str] = field(default_factory=set)
+    """Attributes and strings that say how a retired class is used, as the table names them."""
 
     def around(self, file: Path, prefix: str) -> Surroundings:
         """Return what must be known for rewriting one file."""
@@ -34,6 +37,7 @@ class Survey:
             imported_elsewhere=frozenset(imported),
             patched=frozenset(name for module, name in self.in_strings if module == own),
             own_methods=frozenset(self.own_methods),
+            words=frozenset(self.words),
         )
 
 
@@ -44,6 +48,7 @@ def read_project(sources: Iterable[tuple[Path, str]]) -> Survey:
         sources: Files with their Python source (of a notebook, that of all cells).
     """
     survey = Survey()
+    watched = {word for row in retired().values() for word in row.anywhere}
     for file, text in sources:
         try:
             tree = ast.parse(text)
@@ -51,6 +56,9 @@ def read_project(sources: Iterable[tuple[Path, str]]) -> Survey:
             continue
         for node in ast.walk(tree):
             _read(survey, node, file)
+            word = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
+            if isinstance(word, str) and word in watched:
+                survey.words.add(word)
     return survey
 
 

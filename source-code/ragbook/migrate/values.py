@@ -41,6 +41,38 @@ def compressors_only(name: str, value: cst.BaseExpression) -> NewArguments:
     return [(name, value)]
 
 
+NO_RETRIEVERS = {
+    "RunnableLambda",
+    "bind",
+    "configurable_alternatives",
+    "configurable_fields",
+    "with_config",
+    "with_fallbacks",
+    "with_retry",
+}
+"""Functions and methods whose result is a runnable and no retriever."""
+
+
+def retriever_only(name: str, value: cst.BaseExpression) -> NewArguments:
+    """Refuse what is seen to be another runnable than a retriever: the old class took any."""
+    code = cst.Module([]).code_for_node(value).splitlines()[0]
+    if isinstance(value, cst.BinaryOperation | cst.Lambda):
+        raise Left(f"{code} is no retriever, and only retrievers are taken here")
+    if isinstance(value, cst.Call) and isinstance(value.func, cst.Name | cst.Attribute):
+        called = value.func.value if isinstance(value.func, cst.Name) else value.func.attr.value
+        if called in NO_RETRIEVERS:
+            raise Left(f"{code} is no retriever, and only retrievers are taken here")
+    return [(name, value)]
+
+
+def retrievers_only(name: str, value: cst.BaseExpression) -> NewArguments:
+    """Refuse a list in which another runnable than a retriever is seen."""
+    if isinstance(value, cst.List | cst.Tuple):
+        for element in value.elements:
+            retriever_only(name, element.value)
+    return [(name, value)]
+
+
 def cross_encoder_kwargs(name: str, value: cst.BaseExpression) -> NewArguments:
     """Split a dictionary written in place into the arguments that have names here."""
     if not isinstance(value, cst.Dict):
@@ -60,5 +92,12 @@ def cross_encoder_kwargs(name: str, value: cst.BaseExpression) -> NewArguments:
 
 CONVERTERS: dict[str, Callable[[str, cst.BaseExpression], NewArguments]] = {
     function.__name__: function
-    for function in (metadata_key, chain_without_prompt, compressors_only, cross_encoder_kwargs)
+    for function in (
+        metadata_key,
+        chain_without_prompt,
+        compressors_only,
+        retriever_only,
+        retrievers_only,
+        cross_encoder_kwargs,
+    )
 }
