@@ -316,14 +316,20 @@ def test_recall_is_the_share_of_the_exact_neighbours(indexed: Any) -> None:
     assert measured[-1].recall > measured[1].recall
 
 
-def test_a_row_is_not_counted_as_its_own_neighbour(tmp_path: Path) -> None:
-    table = made(tmp_path, ROWS)
-    built(table, kind="ivf-flat", sub_vectors=None)
+def test_a_row_is_not_counted_as_its_own_neighbour(indexed: Any) -> None:
+    sampled = sampled_queries(indexed, 15)
+    own = [query.own for query in sampled]
+    right = by_hand([np.array(query.vector) for query in sampled], own, 3)
 
-    everything = measure(table, sampled_queries(table, 20), GROUPS)[-1]
+    without_refining = measure(indexed, sampled, GROUPS, k=3)[1]
 
-    assert everything.nprobes == GROUPS
-    assert everything.recall == 1.0  # all partitions of uncompressed vectors are exact search
+    hits = 0
+    for query, expected in zip(sampled, right):
+        found = indexed.search(query.vector).distance_type("cosine").limit(4).nprobes(1)
+        ids = [row["id"] for row in found.to_list() if row["id"] != f"d{query.own}"][:3]
+        hits += len(expected & set(ids))
+    assert without_refining.recall == pytest.approx(hits / 45)
+    assert 0 < hits < 45
 
 
 def test_equal_rows_are_no_loss(tmp_path: Path) -> None:
