@@ -331,6 +331,42 @@ PAIRS = {
             EnsembleRetriever = None
         """,
     ),
+    "a name that is deleted keeps the name": (
+        """
+        from langchain.retrievers import EnsembleRetriever
+        e = EnsembleRetriever(c=1)
+        del EnsembleRetriever
+        """,
+        """
+        from app.retrievers.ensemble import RRFEnsembleRetriever as EnsembleRetriever
+        e = EnsembleRetriever(k=1)
+        del EnsembleRetriever
+        """,
+    ),
+    "a use that comes before the import": (
+        """
+        def build():
+            return EnsembleRetriever(c=1)
+        from langchain.retrievers import EnsembleRetriever
+        """,
+        """
+        def build():
+            return RRFEnsembleRetriever(k=1)
+        from app.retrievers.ensemble import RRFEnsembleRetriever
+        """,
+    ),
+    "a parameter of the same name": (
+        """
+        from langchain.retrievers import EnsembleRetriever
+        def build(EnsembleRetriever):
+            return EnsembleRetriever(c=1)
+        """,
+        """
+        from app.retrievers.ensemble import RRFEnsembleRetriever as EnsembleRetriever
+        def build(EnsembleRetriever):
+            return EnsembleRetriever(c=1)
+        """,
+    ),
     "isinstance and annotations": (
         """
         from langchain.retrievers import EnsembleRetriever
@@ -540,6 +576,10 @@ LEFT = {
     "a class method that is passed on": (
         "from langchain_community.retrievers import BM25Retriever\nf = BM25Retriever.from_texts\n",
         "from_texts of the class is passed on",
+    ),
+    "an import in the body of a class": (
+        "class A:\n    from langchain.retrievers import EnsembleRetriever\n",
+        "an attribute of a class",
     ),
     "names that are handed on": (
         "from langchain.retrievers import EnsembleRetriever\n__all__ = ['EnsembleRetriever']\n",

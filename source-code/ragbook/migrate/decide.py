@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import libcst as cst
+from libcst.metadata import ClassScope
 
 from ragbook.migrate.calls import plan_call
 from ragbook.migrate.findings import by_hand
@@ -10,7 +11,7 @@ from ragbook.migrate.fuse import fuse
 from ragbook.migrate.members import plan_members
 from ragbook.migrate.plan import COMPRESSION, Plan, Surroundings
 from ragbook.migrate.table import Retired, retired
-from ragbook.migrate.uses import Module, Use
+from ragbook.migrate.uses import Imported, Module, Use
 from ragbook.migrate.values import Left
 
 
@@ -23,7 +24,7 @@ def make_plan(module: Module, around: Surroundings) -> Plan:
         _check_row(plan, row)
     for item in module.imports:
         if isinstance(item.entry, Retired):
-            _check_import(plan, item.entry, item.local, item.line)
+            _check_import(plan, item.entry, item)
     # Leaving one class can undo the fusion with another, so repeat until nothing changes.
     while True:
         before = {name: len(lines) for name, lines in plan.left.items()}
@@ -36,7 +37,8 @@ def _uses(plan: Plan, row: Retired) -> list[Use]:
     return [use for use in plan.module.uses if use.entry is row]
 
 
-def _check_import(plan: Plan, row: Retired, local: str, line: int) -> None:
+def _check_import(plan: Plan, row: Retired, item: Imported) -> None:
+    local, line = item.local, item.line
     if why := by_hand(row):
         plan.left[row.name].append((line, why))
         return
@@ -46,6 +48,8 @@ def _check_import(plan: Plan, row: Retired, local: str, line: int) -> None:
         )
     if row.identical and row.name == row.replacement:
         return
+    if isinstance(plan.module.scope(item.statement), ClassScope):
+        plan.left[row.name].append((line, "it is an attribute of a class, whose uses are not seen"))
     others = plan.around.imported_elsewhere
     if local in plan.module.exported:
         plan.left[row.name].append((line, "it is handed on in __all__ to callers not seen here"))

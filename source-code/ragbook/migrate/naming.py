@@ -96,7 +96,7 @@ def _local(plan: Plan, entry: object, old_local: str | None, old_name: str, cls:
     many = isinstance(entry, Retired) and len(plan.targets(entry)) > 1
     if old_local is not None and not many:
         keeps = plan.module.rebound | plan.around.patched | plan.around.imported_elsewhere
-        keeps = keeps | plan.module.exported
+        keeps = keeps | plan.module.exported | plan.module.other_names
         if isinstance(entry, Move) or old_local != old_name or old_local in keeps:
             return old_local
         if plan.around.is_init:

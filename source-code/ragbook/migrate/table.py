@@ -145,6 +145,8 @@ SAME_ARGUMENTS = {
 ADVICE = {
     "langchain_classic.agents": "langchain 1.x has langchain.agents.create_agent",
     "langchain_classic.chains": "write it as a chain of runnables: prompt | llm | parser",
+    "langchain_classic.chains.query_constructor": "it belongs to SelfQueryRetriever",
+    "langchain_community.query_constructors": "it belongs to SelfQueryRetriever",
     "langchain_classic.chat_models": "take the chat model from its maker's package",
     "langchain_classic.embeddings": "take the embeddings from their maker's package",
     "langchain_classic.llms": "take the model from its maker's package",

@@ -86,6 +86,8 @@ class Module:
     rebound: set[str] = field(default_factory=set)
     exported: set[str] = field(default_factory=set)
     undefined: set[str] = field(default_factory=set)
+    other_names: set[str] = field(default_factory=set)
+    """Names that are read and were not found to be something of an old package."""
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return the node around a node; around one that was made up, the module."""
@@ -191,6 +193,8 @@ class _Finder(cst.CSTVisitor):
                 if name in known and not access.referents:
                     assert isinstance(access.node, cst.Name)
                     use = Use(access.node, home, name, known[name], self.found.line(access.node))
+                    # A later star import brings the name anew.
+                    self.found.uses = [u for u in self.found.uses if u.node is not access.node]
                     self.found.uses.append(use)
 
     def visit_Import(self, node: cst.Import) -> bool:
@@ -208,10 +212,14 @@ class _Finder(cst.CSTVisitor):
         return not self._use(node)
 
     def visit_Name(self, node: cst.Name) -> None:
-        self._use(node)
+        if not self._use(node) and self.contexts.get(node) is ExpressionContext.LOAD:
+            self.found.other_names.add(node.value)
 
     def _use(self, node: cst.Name | cst.Attribute) -> bool:
-        if self.contexts.get(node) is not ExpressionContext.LOAD:
+        context = self.contexts.get(node)
+        if context is ExpressionContext.DEL and isinstance(node, cst.Name):
+            self.found.rebound.add(node.value)  # it is deleted by this name, so it keeps it
+        if context is not ExpressionContext.LOAD:
             return False
         found = self.names.get(node) or ()
         qualified = found() if callable(found) else found  # libcst works them out when asked
