@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 # Documents are counted in blocks that stay in the processor's cache; numbers within one, and the
 # rounded sums of a search, have 16 bits.
-_BLOCK_TOKENS = 1 << 20
+_BLOCK_TOKENS = 1 << 18
 _MOST = (1 << 16) - 1
 _MOST_TERMS = 256
 # A list of postings is long from this length on, and from this share of the corpus: before one is
