@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ragbook.migrate.table import Elsewhere, Entry, Move, Retired, package_facts
+from ragbook.migrate.table import (
+    MOVED_WITH_A_DIFFERENCE,
+    Elsewhere,
+    Entry,
+    Move,
+    Retired,
+    package_facts,
+)
 
 PAGE = "book/migration.md"
 
@@ -59,7 +66,9 @@ def describe(old: str, entry: Entry, prefix: str) -> dict[str, object]:
         here = f"{prefix}.{entry.file}.{entry.replacement}" if entry.file else "nothing"
         differs = tuple(entry.differences)
     elif isinstance(entry, Move):
-        here, differs = f"{entry.new_module}.{entry.new_name}", ()
+        here = f"{entry.new_module}.{entry.new_name}"
+        noticed = MOVED_WITH_A_DIFFERENCE.get(old.rpartition(".")[2])
+        differs = (noticed,) if noticed else ()
     else:
         here, differs = "nothing", ()
     since = entry.since if isinstance(entry, Move) and entry.maker else facts["since"]

@@ -142,6 +142,11 @@ SAME_ARGUMENTS = {
 }
 """Classes of makers that take the arguments of the old class of the same name."""
 
+MOVED_WITH_A_DIFFERENCE = {
+    "DeterministicFakeEmbedding": "The core's class makes other vectors of the same text.",
+}
+"""Classes of the core that are not the same objects, and what one can notice."""
+
 ADVICE = {
     "langchain_classic.agents": "langchain 1.x has langchain.agents.create_agent",
     "langchain_classic.chains": "write it as a chain of runnables: prompt | llm | parser",
