@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -134,6 +136,7 @@ def started(address: str | None, workers: int | None) -> Iterator[int]:
             "log_to_driver": False,
             "runtime_env": {"py_modules": packages},
         }
+    ends = signal.getsignal(signal.SIGTERM)
     try:
         with warnings.catch_warnings(), _silent():
             # Ray's processes are started by fork and exec, and use nothing of LanceDB's.
@@ -142,6 +145,8 @@ def started(address: str | None, workers: int | None) -> Iterator[int]:
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         where = f"No Ray cluster answers at {address!r}" if address else "Ray did not start"
         raise IngestError(f"{where}: {one_line(error)}.") from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, ends)  # Ray's own prints a page
     try:
         yield local if address is None else workers or _cluster_workers(ray)
     finally:
