@@ -28,7 +28,8 @@ COMMANDS = sorted(
 
 def column(header: str) -> list[str]:
     table = SETUP.split(f"| {header} |", 1)[1].split("\n\n", 1)[0]
-    return re.findall(r"^\| `([^`]+)`", table, flags=re.MULTILINE)
+    first = re.findall(r"^\|([^|]*`[^|]*)\|", table, flags=re.MULTILINE)
+    return re.findall(r"`([^`]+)`", "".join(first))
 
 
 def test_the_profiles_are_the_ones_there_are() -> None:
