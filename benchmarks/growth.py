@@ -472,7 +472,7 @@ def main() -> None:
         names = [given.datasets / name for name in ("cranfield", "xquad-en")]
         with tempfile.TemporaryDirectory(dir=given.folder) as work:
             run.figures["check"] = in_process(measure_check, names, Path(work))
-        run.write()
+    run.write()
     print(f"{time.monotonic() - run.start:6.0f} s in all")
 
 

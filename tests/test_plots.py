@@ -148,12 +148,13 @@ def test_a_curve_goes_through_its_points_in_their_order() -> None:
 
 def test_growth_is_drawn_on_logarithmic_scales_and_a_formula_dashed_over_its_marks() -> None:
     measured = {"exact": {1000: 1.0, 10_000: 10.0}, "ANN": {1000: 4.0, 10_000: 5.0}}
-    axes = growth_plot(measured, "ms", {"exact": {1000: 1.0, 100_000: 100.0}}).axes[0]
+    line = {"exact": {1000: 1.0, 100_000: 100.0}}
+    axes = growth_plot(measured, "ms", line, {"exact": GREY}).axes[0]
     exact, ann, formula = axes.lines
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert list(ann.get_xdata()) == [1000, 10_000]
     assert (exact.get_linestyle(), formula.get_linestyle()) == ("None", "--")
-    assert exact.get_color() == formula.get_color() != ann.get_color()
+    assert exact.get_color() == formula.get_color() == GREY != ann.get_color()
     assert list(formula.get_ydata()) == [1.0, 100.0]
     assert axes.xaxis.get_major_formatter()(1e6, 0) == "1,000,000"
 

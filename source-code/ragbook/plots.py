@@ -300,6 +300,7 @@ def growth_plot(
     measured: Mapping[str, Mapping[int, float]],
     y_label: str,
     lines: Mapping[str, Mapping[int, float]] | None = None,
+    colours: Mapping[str, str] | None = None,
 ) -> Figure:
     """Draw how costs grow with the number of passages, both on logarithmic scales.
 
@@ -307,22 +308,23 @@ def growth_plot(
         measured: Name of the series to number of passages to cost, drawn as marks with a line.
         y_label: What the cost is.
         lines: The same, of a formula, drawn dashed in the colour of the series of that name.
+        colours: Name of the series to its colour, so that it is the same in several figures.
     """
     figure, axes = _figure(1, 1, width=6.8, height=3.8)
     palette = [*COLOURS.values(), STAGE_COLOURS["bm25"], GREY]
-    colours = dict(zip(measured, cycle(palette)))
+    chosen = {**dict(zip(measured, cycle(palette))), **(colours or {})}
     for (name, points), marker in zip(measured.items(), cycle("os^DvP*")):
         axes.plot(
             list(points),
             list(points.values()),
-            color=colours[name],
+            color=chosen[name],
             marker=marker,
             linewidth=1.2,
             linestyle="" if name in (lines or {}) else "-",
             label=name,
         )
     for name, points in (lines or {}).items():
-        axes.plot(list(points), list(points.values()), "--", color=colours[name], linewidth=1.2)
+        axes.plot(list(points), list(points.values()), "--", color=chosen[name], linewidth=1.2)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
