@@ -87,6 +87,14 @@ def test_a_module_named_retrievers_is_not_in_the_way(tmp_path: Path) -> None:
     assert "from app.rag_retrievers.merger import" in (tmp_path / "app/retrievers.py").read_text()
 
 
+def test_an_old_module_of_the_same_name_is_not_taken_for_the_project_s(tmp_path: Path) -> None:
+    code = "from langchain.retrievers import EnsembleRetriever\ne = EnsembleRetriever(c=1)\n"
+    dotted = "import langchain.retrievers\nx = langchain.retrievers.EnsembleRetriever(c=1)\n"
+    written(tmp_path, {"retrievers.py": code, "other.py": code, "dotted.py": dotted})
+    for name in ("retrievers.py", "other.py"):
+        assert "RRFEnsembleRetriever(k=1)" in (tmp_path / name).read_text()
+
+
 def test_a_folder_can_be_given(tmp_path: Path) -> None:
     files = {"app/__init__.py": "", "app/rag.py": OLD}
     written(tmp_path, files, to=tmp_path / "app" / "search" / "parts")
@@ -163,6 +171,35 @@ def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     put(tmp_path, {"a.py": OLD})
     (tmp_path / "a.py").chmod(0)
     assert "cannot be read" in migrate(tmp_path).left[0].why
+
+
+def test_a_file_that_cannot_be_written_is_whole_and_said_to_be_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, {"a.py": OLD, "b.py": OLD})
+    rename = os.replace
+
+    def full(source: str, target: Path) -> None:
+        if Path(target).name == "a.py":
+            raise OSError(28, "No space left on device")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    result = migrate(tmp_path, write=True, force=True)
+    assert (tmp_path / "a.py").read_text() == OLD
+    assert (tmp_path / "b.py").read_text() == NEW
+    assert [(one.file, one.why) for one in result.left] == [
+        ("a.py", "it cannot be written: No space left on device")
+    ]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.py", "b.py", "retrievers"]
+
+
+def test_of_a_link_that_is_given_the_file_is_rewritten(tmp_path: Path) -> None:
+    put(tmp_path, {"a.py": OLD})
+    (tmp_path / "link.py").symlink_to("a.py")
+    migrate(tmp_path / "link.py", write=True, force=True)
+    assert (tmp_path / "link.py").is_symlink()
+    assert (tmp_path / "a.py").read_text() == NEW
 
 
 def test_permissions_stay(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from ragbook.migrate.findings import Finding
@@ -23,7 +24,7 @@ def as_json(result: Migration) -> dict[str, Any]:
         "findings": [_finding(one) for one in result.findings],
         "changed_files": [_name(result, change) for change in result.changes],
         "retrievers": result.files,
-        "to": result.destination.folder.as_posix() if result.destination else None,
+        "to": _shown(result.destination.folder) if result.destination else None,
         "uv_add": result.packages,
         "uv_remove": result.removable,
         "declared": [
@@ -49,6 +50,11 @@ def _finding(one: Finding) -> dict[str, Any]:
         "differs": list(one.differs),
         "why": one.why,
     }
+
+
+def _shown(folder: Path) -> str:
+    here = Path.cwd()
+    return (folder.relative_to(here) if folder.is_relative_to(here) else folder).as_posix()
 
 
 def _name(result: Migration, change: Change) -> str:
@@ -114,11 +120,11 @@ def _closing(result: Migration) -> Iterator[str]:
     if result.written:
         yield f"Found {places}; {files} rewritten, {left} left for you."
         if result.files and result.destination:
-            yield f"Copied to {result.destination.folder.as_posix()}: {' '.join(result.files)}"
+            yield f"Copied to {_shown(result.destination.folder)}: {' '.join(result.files)}"
     else:
         yield f"Found {places}; --write would rewrite {files} and leave {left} for you."
         if result.files and result.destination:
-            folder = result.destination.folder.as_posix()
+            folder = _shown(result.destination.folder)
             yield f"It would copy to {folder}: {' '.join(result.files)}"
     if result.uv_add:
         yield f"\n    {result.uv_add}"

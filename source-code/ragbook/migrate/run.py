@@ -103,6 +103,8 @@ def migrate(
         raise ProjectError(f"There is no {path}. Give a folder, a .py file or a notebook.")
     if path.is_file() and path.suffix not in (".py", ".ipynb"):
         raise ProjectError(f"{path} is no Python file and no notebook.")
+    if path.is_file() and path.is_symlink():
+        path = path.resolve()  # the file is replaced, not the link
     result = Migration(path)
     sources = _read_all(path, result)
     survey = read_project((s.path, _python(s)) for s in sources)
@@ -259,12 +261,21 @@ def _write(result: Migration, force: bool) -> None:
                 '"""Retrievers copied by rag migrate: yours to read and change."""\n',
                 encoding="utf-8",
             )
-    for change in result.changes:
+    for change in list(result.changes):
         try:
             replace_file(change.source, change.source.encoded(change.text))
         except (Unreadable, UnicodeEncodeError) as error:
-            name = _name(result, change.source.path)
-            result.findings.append(_unread(name, 1, str(error)))
+            _undone(result, change, str(error))
+
+
+def _undone(result: Migration, change: Change, why: str) -> None:
+    """Say of a file that could not be written that nothing in it was rewritten."""
+    name = _name(result, change.source.path)
+    result.changes.remove(change)
+    result.findings = [
+        replace(one, rewritten=False, why=why) if one.file == name and one.rewritten else one
+        for one in result.findings
+    ]
 
 
 def _check_git(result: Migration) -> None:

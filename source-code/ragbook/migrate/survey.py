@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ragbook.migrate.plan import Surroundings
-from ragbook.migrate.table import retired
+from ragbook.migrate.table import is_old, retired
 from ragbook.migrate.uses import OLD_METHODS
 
 PATH_TO_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\.[A-Za-z_]\w*")
@@ -62,19 +62,27 @@ def read_project(sources: Iterable[tuple[Path, str]]) -> Survey:
     return survey
 
 
+def _is_path(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
 def _read(survey: Survey, node: ast.AST, file: Path) -> None:
     if isinstance(node, ast.ImportFrom):
+        if not node.level and is_old(node.module or ""):
+            return
         parent = file.resolve().parent
         for _ in range(node.level - 1):
             parent = parent.parent
         module = node.module.rpartition(".")[2] if node.module else parent.name
         survey.imported.update((module, alias.name, file) for alias in node.names)
     elif isinstance(node, ast.Attribute):
-        value = node.value
-        owner = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
-        survey.imported.add((owner, node.attr, file))
+        path = ast.unparse(node.value) if _is_path(node.value) else ""
+        if path and not is_old(path):
+            survey.imported.add((path.rpartition(".")[2], node.attr, file))
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        if PATH_TO_NAME.fullmatch(node.value):
+        if PATH_TO_NAME.fullmatch(node.value) and not is_old(node.value):
             module, _, name = node.value.rpartition(".")
             survey.in_strings.add((module.rpartition(".")[2], name))
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in OLD_METHODS:
