@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from ragbook.cli import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,28 +31,55 @@ def test_the_two_first_commands_are_the_ones_that_start_and_test_the_project() -
     ]
 
 
-@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
-@pytest.mark.parametrize(
-    "command",
-    [  # `rag book` has tests of its own: one command never ends, another rewrites the notebooks
-        command
-        for command in COMMANDS
-        if command != "uv run pytest" and not re.search("--profile ollama|rag book", command)
-    ],
-)
-def test_a_command_of_the_readme_works(command: str, tmp_path: Path) -> None:
+# `rag book` has tests of its own: one command never ends, another rewrites the notebooks.
+TESTED = [
+    command
+    for command in COMMANDS
+    if command != "uv run pytest" and not re.search("--profile ollama|rag book", command)
+]
+LOADING = re.compile("uv run rag (?:ask|compare|evaluate|explain|tools|tune) ?")
+"""Commands of `rag` that load the model. The first command has `pip install uv` before it."""
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[str], str]:
+    """Put folders of the test in the place of those that a reader has."""
     notes = tmp_path / "notes"
     notes.mkdir()
     (notes / "a.md").write_text("# Warranty\n\nThe warranty lasts 24 months.\n", encoding="utf-8")
-    command = (
+    return lambda command: (
         command.removeprefix("pip install uv && ")
         .replace("path/to/your/notes", str(notes))
         .replace("src/app/retrievers", str(tmp_path / "copied"))
         .replace("settings.json", str(tmp_path / "settings.json"))
     )
+
+
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
+@pytest.mark.parametrize("command", [c for c in TESTED if not LOADING.match(c)])
+def test_a_command_of_the_readme_works(command: str, written: Callable[[str], str]) -> None:
+    command = written(command)
     run = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip()
+
+
+@pytest.mark.parametrize("command", filter(LOADING.match, TESTED))
+def test_a_command_of_the_readme_that_loads_the_model_works(
+    command: str,
+    written: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Here, where the model is loaded once; that `uv run rag` starts, the first command shows."""
+    monkeypatch.delenv("RAG_PROFILE", raising=False)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", shlex.split(written(command).removeprefix("uv run ")))
+    with pytest.raises(SystemExit) as stop:
+        main()
+    out, err = capfd.readouterr()
+    assert not stop.value.code, err
+    assert out.strip()
 
 
 def test_the_python_of_the_readme_works() -> None:
