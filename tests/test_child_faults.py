@@ -42,6 +42,7 @@ from retrievers import (
     ParentDocumentRetriever,
     PermissionFilteredRetriever,
     ReorderRetriever,
+    RePhraseQueryRetriever,
     RerankRetriever,
     RRFEnsembleRetriever,
     ScoreFusionRetriever,
@@ -134,6 +135,10 @@ def multi_query(child: BaseRetriever, **fields: Any) -> BaseRetriever:
     )
 
 
+def rephrase(child: BaseRetriever) -> BaseRetriever:
+    return RePhraseQueryRetriever(retriever=child, llm_chain=RunnableLambda(lambda q: "otter holt"))
+
+
 def feedback(child: BaseRetriever) -> BaseRetriever:
     """The rewriter's own search is the child."""
     return MultiQueryRetriever(retriever=good(), llm=FeedbackQueryRewriter(child))
@@ -219,6 +224,7 @@ COMPOSITES: dict[str, Composite] = {
     "MultiQueryRetriever, rrf": Composite(partial(multi_query, fusion="rrf")),
     "MultiQueryRetriever, skip": Composite(partial(multi_query, on_error="skip")),
     "MultiQueryRetriever, feedback": Composite(feedback),
+    "RePhraseQueryRetriever": Composite(rephrase, merges=False),
     "PermissionFilteredRetriever": Composite(permission, merges=False),
     "FallbackRetriever": Composite(fallback, merges=False),
     "FallbackRetriever, two": Composite(

@@ -268,9 +268,30 @@ model = FakeListChatModel(responses=["Blue heron"])
 assert ids(LLMExtractor(llm=model).compress_documents([A, B], "q")) == ["b"]
 assert ids(LLMFilter(llm=model).compress_documents([A, B], "q")) == ["a", "b"]
 """,
+    "redundant": """
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from app.redundant import EmbeddingsRedundantFilter
+different = EmbeddingsRedundantFilter(embeddings=DeterministicFakeEmbedding(size=16))
+assert ids(different.transform_documents([A, B, A])) == ["a", "b"]
+""",
+    "cross_encoder_reranker": """
+from langchain_core.cross_encoders import BaseCrossEncoder
+from app.cross_encoder_reranker import CrossEncoderReranker
+class Length(BaseCrossEncoder):
+    def score(self, text_pairs):
+        return [len(text) for _, text in text_pairs]
+assert ids(CrossEncoderReranker(model=Length(), top_n=1).compress_documents([A, B], "q")) == ["b"]
+""",
+    "listwise": """
+from langchain_core.language_models import FakeListChatModel
+from app.listwise import LLMListwiseRerank
+ranked = LLMListwiseRerank.from_llm(FakeListChatModel(responses=["[1, 0]"]))
+assert ids(ranked.compress_documents([A, B], "q")) == ["b", "a"]
+""",
     "reorder": """
-from app.reorder import ReorderRetriever
+from app.reorder import LongContextReorder, ReorderRetriever
 assert ids(ReorderRetriever(base_retriever=Fixed(found=[A, B])).invoke("q")) == ["b", "a"]
+assert ids(LongContextReorder().transform_documents([A, B])) == ["b", "a"]
 """,
     "parent_document": """
 from langchain_core.stores import InMemoryStore
@@ -294,6 +315,34 @@ dated = [
     for d, date in [(A, "2026-01-01"), (B, "2026-05-01")]
 ]
 assert ids(TimeWeightedRetriever(base_retriever=Fixed(found=dated)).invoke("q")) == ["b", "a"]
+""",
+    "knn": """
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from app.knn import KNNRetriever
+embeddings = DeterministicFakeEmbedding(size=16)
+assert ids(KNNRetriever.from_documents([A, B], embeddings, k=1).invoke("blue heron")) == ["b"]
+""",
+    "svm": """
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from app.svm import SVMRetriever
+embeddings = DeterministicFakeEmbedding(size=16)
+assert ids(SVMRetriever.from_documents([A, B], embeddings, k=1).invoke("blue heron")) == ["b"]
+""",
+    "tfidf": """
+from app.tfidf import TFIDFRetriever
+assert ids(TFIDFRetriever.from_documents([A, B]).invoke("heron")) == ["b"]
+""",
+    "tfidf_file": """
+from pathlib import Path
+from app.tfidf_file import read_tfidf, write_tfidf
+write_tfidf(Path("i.npz"), 4, [A, B], None, None)
+assert ids(read_tfidf(Path("i.npz"), {})["docs"]) == ["a", "b"]
+""",
+    "rephrase": """
+from langchain_core.runnables import RunnableLambda
+from app.rephrase import RePhraseQueryRetriever
+chain = RunnableLambda(lambda question: "kite")
+assert ids(RePhraseQueryRetriever(retriever=Fixed(found=[A]), llm_chain=chain).invoke("q")) == ["a"]
 """,
     "mmr": """
 from langchain_core.embeddings import DeterministicFakeEmbedding

@@ -33,7 +33,9 @@ DISTRIBUTIONS = {
     "pydantic": "langchain-core",  # comes with it
     "rank_bm25": "rank-bm25",
     "redis": "redis",
+    "scipy": "scikit-learn",  # comes with it
     "sentence_transformers": "sentence-transformers",
+    "sklearn": "scikit-learn",
     "sqlalchemy": "sqlalchemy",
     "tenacity": "tenacity",
     "tokenizers": "sentence-transformers",  # comes with it
