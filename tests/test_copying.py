@@ -437,8 +437,8 @@ def test_an_unknown_name_is_an_error_with_a_suggestion(tmp_path: Path) -> None:
         copy_retrievers(["bm52"], tmp_path)
     with pytest.raises(CopyError, match="EnsembleRetriever is replaced by 'ensemble'"):
         copy_retrievers(["EnsembleRetriever"], tmp_path)
-    with pytest.raises(CopyError, match="CrossEncoderReranker is replaced by 'rerank'"):
-        copy_retrievers(["CrossEncoderReranker"], tmp_path)
+    with pytest.raises(CopyError, match="LLMChainFilter is replaced by 'llm_compressors'"):
+        copy_retrievers(["LLMChainFilter"], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,9 +12,9 @@ from langchain_core.callbacks import (
     CallbackManagerForRetrieverRun,
     Callbacks,
 )
-from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.documents import BaseDocumentCompressor, BaseDocumentTransformer, Document
 from langchain_core.retrievers import BaseRetriever
-from pydantic import ConfigDict, Field
+from pydantic import AliasChoices, ConfigDict, Field
 
 from .documents import (
     OnError,
@@ -27,6 +27,9 @@ from .documents import (
 )
 
 logger = logging.getLogger(__name__)
+
+Stage = BaseDocumentCompressor | BaseDocumentTransformer
+"""A stage of a pipeline: a compressor, or what changes documents without knowing the question."""
 
 
 class ContextualCompressionRetriever(BaseRetriever):
@@ -122,29 +125,40 @@ class DocumentCompressorPipeline(BaseDocumentCompressor):
     """Apply several compressors one after another, each to what the one before it kept.
 
     Put the cheap ones first: an `EmbeddingsFilter` before a model that reads every document.
+    Transformers are stages, too: a text splitter, whose pieces are documents without an id,
+    `EmbeddingsRedundantFilter` to drop what was said before, `LongContextReorder` as the last.
 
     Args:
-        compressors: At least one. Where none keeps anything, the rest are not called.
+        compressors: At least one stage; LangChain's name of the argument, `transformers`, is taken
+            as well. Where none of the documents is left, the rest are not called.
 
     Raises:
-        ValueError: At construction, for no compressors.
-        TypeError: If the question is not a string, or a compressor returns no list of documents.
+        ValueError: At construction, for no stages.
+        TypeError: If the question is not a string, or a stage returns no list of documents.
     """
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+    model_config = ConfigDict(
+        extra="forbid", validate_assignment=True, arbitrary_types_allowed=True
+    )
 
-    compressors: Sequence[BaseDocumentCompressor] = Field(min_length=1)
+    compressors: Sequence[Stage] = Field(
+        min_length=1, validation_alias=AliasChoices("compressors", "transformers")
+    )
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks = None
     ) -> list[Document]:
-        """Return what all compressors together keep."""
+        """Return what all stages together keep."""
         kept = _begin(documents, query)
-        for number, compressor in enumerate(self.compressors, start=1):
+        for number, stage in enumerate(self.compressors, start=1):
             if not kept:
                 break
-            with _named(compressor, f"compressor_{number}"):
-                kept = _checked(compressor.compress_documents(kept, query, callbacks), compressor)
+            with _named(stage, f"compressor_{number}"):
+                if isinstance(stage, BaseDocumentCompressor):
+                    answer = stage.compress_documents(kept, query, callbacks)
+                else:
+                    answer = stage.transform_documents(kept)
+                kept = _checked(answer, stage)
         return kept
 
     async def acompress_documents(
@@ -152,21 +166,24 @@ class DocumentCompressorPipeline(BaseDocumentCompressor):
     ) -> list[Document]:
         """Do what `compress_documents` does, on the event loop."""
         kept = _begin(documents, query)
-        for number, compressor in enumerate(self.compressors, start=1):
+        for number, stage in enumerate(self.compressors, start=1):
             if not kept:
                 break
-            with _named(compressor, f"compressor_{number}"):
-                answer = await compressor.acompress_documents(kept, query, callbacks)
-                kept = _checked(answer, compressor)
+            with _named(stage, f"compressor_{number}"):
+                if isinstance(stage, BaseDocumentCompressor):
+                    answer = await stage.acompress_documents(kept, query, callbacks)
+                else:
+                    answer = await stage.atransform_documents(kept)
+                kept = _checked(answer, stage)
         return kept
 
 
 @contextmanager
-def _named(compressor: BaseDocumentCompressor, place: str) -> Iterator[None]:
+def _named(stage: Stage, place: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        error.add_note(f"Raised by {place} ({type(compressor).__name__}).")
+        error.add_note(f"Raised by {place} ({type(stage).__name__}).")
         raise
 
 
@@ -174,6 +191,6 @@ def _begin(documents: Sequence[Document], query: str) -> list[Document]:
     return [copied(document) for document in documents] if check_query(query).strip() else []
 
 
-def _checked(answer: Any, compressor: BaseDocumentCompressor) -> list[Document]:
+def _checked(answer: Any, stage: Stage) -> list[Document]:
     answer = list(answer) if isinstance(answer, tuple) else answer
-    return check_documents(answer, type(compressor).__name__)
+    return check_documents(answer, type(stage).__name__)

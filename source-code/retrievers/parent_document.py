@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -49,7 +49,8 @@ class ParentDocumentRetriever(FixedRetriever):
     metadata keys decide it; a parent that differs from its child in one of them is an error.
 
     Fill the two stores with `add_documents`, or with your own code: all that is needed is the
-    parent's key in the metadata of each child.
+    parent's key in the metadata of each child. `from_vectorstore` makes the retriever of the two
+    stores and the splitters, as LangChain's classes do.
 
     Args:
         base_retriever: Searches the children. Several children may have one parent, so ask it for
@@ -63,6 +64,10 @@ class ParentDocumentRetriever(FixedRetriever):
             child in its place, and logs a warning.
         same: Metadata keys, such as `"tenant"`, that both a child and its parent must have, and
             with the same value. Give them to `add_documents`, too.
+        child_splitter: Makes the children in the method `add_documents`, which needs it.
+        parent_splitter: Makes the parents there; default: they are whole documents.
+        child_metadata_fields: Which metadata keys of their parents children keep there; default:
+            all.
 
     Raises:
         ValueError: At construction, for `top_n` < 1; per call, too.
@@ -80,6 +85,143 @@ class ParentDocumentRetriever(FixedRetriever):
     top_n: int | None = Field(default=None, ge=1)
     on_missing: Literal["raise", "child"] = "raise"
     same: tuple[str, ...] = Field(default=(), frozen=True)
+    child_splitter: BaseDocumentTransformer | None = None
+    parent_splitter: BaseDocumentTransformer | None = None
+    child_metadata_fields: tuple[str, ...] | None = None
+
+    @classmethod
+    def from_vectorstore(
+        cls,
+        vectorstore: VectorStore,
+        docstore: BaseStore[str, Document],
+        child_splitter: BaseDocumentTransformer | None = None,
+        parent_splitter: BaseDocumentTransformer | None = None,
+        *,
+        id_key: str = "doc_id",
+        search_type: str = "similarity",
+        search_kwargs: dict[str, Any] | None = None,
+        child_metadata_fields: Sequence[str] | None = None,
+        **fields: Any,
+    ) -> Self:
+        """Make the retriever of a vector store, as LangChain's classic classes are made.
+
+        So it is moved from `ParentDocumentRetriever`, and without splitters from
+        `MultiVectorRetriever`. Here a child whose parent is missing is an error, unless
+        `on_missing` says otherwise, and parents say in `children` what they were found by; scores
+        they have where `base_retriever` is one that writes them, such as `DenseRetriever`.
+
+        Args:
+            vectorstore: Holds the children; to be read as `vectorstore`.
+            docstore: Holds the parents.
+            child_splitter: Makes children of what is added; not needed to search.
+            parent_splitter: Makes parents of what is added; default: whole documents.
+            id_key: Metadata key of a child that holds the key of its parent.
+            search_type: `"similarity"`, `"mmr"` or `"similarity_score_threshold"`.
+            search_kwargs: Arguments of the search: `k`, the number of children, `filter` and so on.
+            child_metadata_fields: Which metadata keys of their parents children keep; default: all.
+            fields: Other fields of the retriever, such as `top_n`.
+        """
+        search = vectorstore.as_retriever(
+            search_type=str(getattr(search_type, "value", search_type)),
+            search_kwargs=dict(search_kwargs or {}),
+        )
+        kept = None if child_metadata_fields is None else tuple(child_metadata_fields)
+        return cls(
+            base_retriever=search,
+            docstore=docstore,
+            child_splitter=child_splitter,
+            parent_splitter=parent_splitter,
+            id_key=id_key,
+            child_metadata_fields=kept,
+            **fields,
+        )
+
+    @property
+    def vectorstore(self) -> VectorStore:
+        """The vector store that `base_retriever` searches.
+
+        Raises:
+            TypeError: If it searches something else.
+        """
+        store = getattr(self.base_retriever, "vectorstore", None)
+        if isinstance(store, VectorStore):
+            return store
+        raise TypeError(
+            f"base_retriever ({self.base_retriever.get_name()}) has no vectorstore. Fill the "
+            "stores with the function add_documents, or build this with from_vectorstore."
+        )
+
+    def add_documents(
+        self,
+        documents: Sequence[Document],
+        ids: Sequence[str] | None = None,
+        add_to_docstore: bool = True,
+    ) -> list[str]:
+        """Split documents and put them into the two stores, as the function of this name does.
+
+        Args:
+            documents: What to add. With the id of one that is there, it takes its place.
+            ids: One for each document; default: the documents' own, or a hash of each text, so that
+                adding the same again doubles nothing. LangChain's class takes one for each window
+                that `parent_splitter` makes; here those are `id#1`, `id#2` and so on.
+            add_to_docstore: False: the parents are in the docstore under these ids already, and
+                only the children are added.
+
+        Returns:
+            The ids of the parents.
+
+        Raises:
+            ValueError: If the splitter is missing; if there are more or fewer ids than documents,
+                or none for parents that are there; if two documents of one id differ.
+            TypeError: If `documents` is not a list of documents, or there is no vector store.
+        """
+        given, options = self._to_add(documents, ids, add_to_docstore)
+        if add_to_docstore:
+            store: dict[str, Any] = {"vectorstore": self.vectorstore, "docstore": self.docstore}
+            return add_documents(given, **store, **options)
+        parents, children = split_documents(given, **options)
+        if children:
+            self.vectorstore.add_documents(children, ids=[str(child.id) for child in children])
+        return [str(parent.id) for parent in parents]
+
+    async def aadd_documents(
+        self,
+        documents: Sequence[Document],
+        ids: Sequence[str] | None = None,
+        add_to_docstore: bool = True,
+    ) -> list[str]:
+        """Do what the method `add_documents` does, on the event loop."""
+        given, options = self._to_add(documents, ids, add_to_docstore)
+        if add_to_docstore:
+            store: dict[str, Any] = {"vectorstore": self.vectorstore, "docstore": self.docstore}
+            return await aadd_documents(given, **store, **options)
+        parents, children = await run_in_executor(None, lambda: split_documents(given, **options))
+        if children:
+            names = [str(child.id) for child in children]
+            await self.vectorstore.aadd_documents(children, ids=names)
+        return [str(parent.id) for parent in parents]
+
+    def _to_add(
+        self, documents: Sequence[Document], ids: Sequence[str] | None, whole: bool
+    ) -> tuple[Sequence[Document], dict[str, Any]]:
+        if self.child_splitter is None:
+            raise ValueError(
+                "child_splitter is missing, so no children can be made. Give it, or add children "
+                f"of your own to the vectorstore, with their parent's key under {self.id_key!r}."
+            )
+        _check_input(documents)
+        if ids is not None and len(ids) != len(documents):
+            raise ValueError(f"Got {len(ids)} ids for {len(documents)} documents; give one each.")
+        if ids is None and not whole and not all(document.id for document in documents):
+            raise ValueError("add_to_docstore=False needs ids: those of the parents there.")
+        given = documents if ids is None else [_named(d, n) for d, n in zip(documents, ids)]
+        return given, {
+            "child_splitter": self.child_splitter,
+            "parent_splitter": self.parent_splitter,
+            "id_key": self.id_key,
+            "same": self.same,
+            "child_metadata_fields": self.child_metadata_fields,
+        }
 
     def _get_relevant_documents(
         self,
@@ -214,6 +356,7 @@ def split_documents(
     parent_splitter: BaseDocumentTransformer | None = None,
     id_key: str = ID_KEY,
     same: Sequence[str] = (),
+    child_metadata_fields: Sequence[str] | None = None,
 ) -> Families:
     """Split documents into parents and children, all with ids that are always the same.
 
@@ -231,6 +374,7 @@ def split_documents(
         id_key: Metadata key under which a child names its parent.
         same: Metadata keys, such as `"tenant"`, whose values are hashed, too, so that each tenant
             has a parent of its own of the same text and source.
+        child_metadata_fields: Which metadata keys of its parent a child keeps; default: all.
 
     Raises:
         ValueError: If two documents with the same id differ in their text, or in a key of `same`.
@@ -261,6 +405,9 @@ def split_documents(
         pieces = child_splitter.transform_documents([whole])
         parent.metadata["child_count"] = len(pieces)
         for number, piece in enumerate(pieces, start=1):
+            if child_metadata_fields is not None:
+                kept = {k: v for k, v in piece.metadata.items() if k in child_metadata_fields}
+                piece = piece.model_copy(update={"metadata": kept})
             children.append(_named(piece, f"{parent.id}/{number}", **{id_key: parent.id}))
     return Families(parents, children)
 
@@ -274,6 +421,7 @@ def add_documents(
     parent_splitter: BaseDocumentTransformer | None = None,
     id_key: str = ID_KEY,
     same: Sequence[str] = (),
+    child_metadata_fields: Sequence[str] | None = None,
 ) -> list[str]:
     """Split documents, put the children into the vector store and the parents into the docstore.
 
@@ -285,6 +433,7 @@ def add_documents(
         vectorstore: For the children.
         docstore: For the parents.
         same: As for `split_documents`. Nothing that differs in one of these keys is replaced.
+        child_metadata_fields: As for `split_documents`.
 
     Returns:
         The ids of the parents.
@@ -293,7 +442,9 @@ def add_documents(
         ValueError: If two documents with the same id differ in their text, or in a key of `same`.
         TypeError: If `documents` is not a list of documents, or a splitter is none.
     """
-    parents, children = split_documents(documents, child_splitter, parent_splitter, id_key, same)
+    parents, children = split_documents(
+        documents, child_splitter, parent_splitter, id_key, same, child_metadata_fields
+    )
     old: dict[str, Document | None] = {}
     asked = _possibly_there(documents, parents, same)
     while asked:
@@ -321,10 +472,18 @@ async def aadd_documents(
     parent_splitter: BaseDocumentTransformer | None = None,
     id_key: str = ID_KEY,
     same: Sequence[str] = (),
+    child_metadata_fields: Sequence[str] | None = None,
 ) -> list[str]:
     """Do what `add_documents` does, on the event loop."""
     parents, children = await run_in_executor(
-        None, split_documents, documents, child_splitter, parent_splitter, id_key, same
+        None,
+        split_documents,
+        documents,
+        child_splitter,
+        parent_splitter,
+        id_key,
+        same,
+        child_metadata_fields,
     )
     old: dict[str, Document | None] = {}
     asked = _possibly_there(documents, parents, same)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
     CallbackManagerForRetrieverRun,
 )
-from langchain_core.documents import Document
+from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.retrievers import BaseRetriever
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from .documents import ainvoke_child, check_count, check_query, copied, invoke_child
 
@@ -73,6 +73,36 @@ class ReorderRetriever(BaseRetriever):
             return []
         found = (await ainvoke_child(self.base_retriever, query, run_manager))[:top_n]
         return [copied(document) for document in reorder_for_prompt(found, self.order)]
+
+
+class LongContextReorder(BaseDocumentTransformer, BaseModel):
+    """Put ranked documents into an order for reading, as a transformer: a stage of a pipeline.
+
+    Put it last, for the same reasons as `ReorderRetriever`, which does the same around a retriever.
+    LangChain's class of this name puts the best document first where their number is odd, and last
+    where it is even; here it always stands last, next to the question. For an even number the order
+    is the same, for an odd one it is that one turned round.
+
+    Args:
+        order: `"both_ends"` (default) or `"best_last"`, as `reorder_for_prompt` explains.
+
+    Raises:
+        ValueError: At construction, for an unknown order.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    order: Order = "both_ends"
+
+    def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> list[Document]:
+        """Return copies of the documents, which come best first, in the order for reading."""
+        return [copied(document) for document in reorder_for_prompt(documents, self.order)]
+
+    async def atransform_documents(
+        self, documents: Sequence[Document], **kwargs: Any
+    ) -> list[Document]:
+        """Do what `transform_documents` does, which never waits."""
+        return self.transform_documents(documents)
 
 
 def reorder_for_prompt(documents: Sequence[Document], order: Order = "best_last") -> list[Document]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, Self
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -12,12 +13,15 @@ from langchain_core.callbacks import (
 )
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.vectorstores import VectorStore
 from pydantic import ConfigDict, Field, field_validator
 
+from .dense import DenseRetriever
 from .documents import (
     ainvoke_child,
     check_count,
     check_query,
+    copied,
     document_key,
     invoke_child,
     latest_score,
@@ -97,6 +101,104 @@ class TimeWeightedRetriever(BaseRetriever):
             raise ValueError(f"half_life must be longer than 0, got {half_life}.")
         return half_life
 
+    @classmethod
+    def from_vectorstore(
+        cls,
+        vectorstore: VectorStore,
+        decay_rate: float = 0.01,
+        *,
+        top_n: int = 4,
+        search_kwargs: dict[str, Any] | None = None,
+        date_key: str = "last_accessed_at",
+        **fields: Any,
+    ) -> Self:
+        """Make the retriever of a vector store, as `TimeWeightedVectorStoreRetriever` is made.
+
+        Where all candidates are of one age, or equally near to the question, the order is that of
+        LangChain's class. It adds recency and similarity as they are; here the similarities are
+        first moved to the range from 0 to 1, since those of one question often differ by a tenth,
+        and all that is recent would come first. It also returns what was added last, whatever it
+        says, and sets the date of what it returns to now: neither happens here.
+
+        Args:
+            vectorstore: Holds the documents; to be read as `vectorstore`.
+            decay_rate: The share of the recency that is gone after each hour.
+            top_n: How many documents to return.
+            search_kwargs: Arguments of the first stage, a `DenseRetriever`: `k`, the number of
+                candidates (default 100), and `filter`.
+            date_key: Metadata key of the date.
+            fields: Other fields of the retriever, such as `recency_weight`.
+        """
+        search = DenseRetriever(vectorstore=vectorstore, **{"k": 100, **(search_kwargs or {})})
+        half_life = half_life_of(decay_rate)
+        return cls(
+            base_retriever=search, half_life=half_life, date_key=date_key, top_n=top_n, **fields
+        )
+
+    @property
+    def vectorstore(self) -> VectorStore:
+        """The vector store that `base_retriever` searches.
+
+        Raises:
+            TypeError: If it searches something else.
+        """
+        store = getattr(self.base_retriever, "vectorstore", None)
+        if isinstance(store, VectorStore):
+            return store
+        name = self.base_retriever.get_name()
+        raise TypeError(f"base_retriever ({name}) has no vectorstore. Add the documents there.")
+
+    def add_documents(
+        self,
+        documents: Sequence[Document],
+        current_time: datetime | None = None,
+        **options: Any,
+    ) -> list[str]:
+        """Add documents to the vector store, and write a date into those that have none.
+
+        Objects of `datetime` are stored as text in ISO 8601, which every store takes. The documents
+        given stay as they are.
+
+        Args:
+            documents: What to add.
+            current_time: The date; default: now. Without a time zone it is in UTC.
+            options: Arguments of the store's own method, such as `ids`.
+
+        Returns:
+            The ids that the store gave.
+
+        Raises:
+            ValueError: If a document has a date that cannot be read.
+            TypeError: If `base_retriever` searches no vector store.
+        """
+        return self.vectorstore.add_documents(self._dated(documents, current_time), **options)
+
+    async def aadd_documents(
+        self,
+        documents: Sequence[Document],
+        current_time: datetime | None = None,
+        **options: Any,
+    ) -> list[str]:
+        """Do what `add_documents` does, on the event loop."""
+        dated = self._dated(documents, current_time)
+        return await self.vectorstore.aadd_documents(dated, **options)
+
+    def _dated(
+        self, documents: Sequence[Document], current_time: datetime | None
+    ) -> list[Document]:
+        moment = self.clock() if current_time is None else current_time
+        dated = []
+        for document in map(copied, documents):
+            value = document.metadata.get(self.date_key)
+            given = moment if value in (None, "") else value
+            read = self._read(given, document)
+            if isinstance(
+                given, date
+            ):  # of which datetime is a kind; no JSON, and no store, has it
+                document.metadata[self.date_key] = read.isoformat()
+            dated.append(document)
+        return dated
+
     @property
     def decay_rate(self) -> float:
         """The share of the recency that is gone after each hour."""
@@ -142,12 +244,15 @@ class TimeWeightedRetriever(BaseRetriever):
         value = document.metadata.get(self.date_key)
         if value in (None, ""):
             return 0.0
+        age = max(timedelta(0), moment - self._read(value, document))
+        return float(0.5 ** (age / self.half_life))
+
+    def _read(self, value: object, document: Document) -> datetime:
         try:
-            age = max(timedelta(0), moment - read_date(value))
+            return read_date(value)
         except ValueError as error:
             error.add_note(f"In metadata[{self.date_key!r}] of document {document_key(document)}.")
             raise
-        return float(0.5 ** (age / self.half_life))
 
 
 def half_life_of(decay_rate: float) -> timedelta:
