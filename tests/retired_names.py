@@ -159,8 +159,27 @@ def origin(module: str, name: str) -> Origin | None:
             module, name = here.names[name]
             continue
         hits = [hit for star in here.stars if (hit := origin(star, name))]
-        return hits[0] if hits else None
+        return hits[0] if hits else _below(module, name)
     return None
+
+
+def _below(module: str, name: str) -> Origin | None:
+    # langchain_community.llms lists names that its __getattr__ fetches from modules below it.
+    if name not in (modules()[module].public or ()):
+        return None
+    homes = [m for m in _classes().get(name, ()) if m.startswith(f"{module}.")]
+    return (homes[0], name) if len(homes) == 1 else None
+
+
+@cache
+def _classes() -> dict[str, list[str]]:
+    """Names with the modules that define them."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for module, contents in modules().items():
+        for name, home in contents.names.items():
+            if home == (module, name):
+                found[name].append(module)
+    return found
 
 
 @cache

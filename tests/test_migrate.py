@@ -18,6 +18,91 @@ def rewritten(code: str, around: Surroundings = AROUND) -> Rewritten:
 
 
 PAIRS = {
+    "a splitter among the stages": (
+        """
+        from langchain.retrievers.document_compressors import DocumentCompressorPipeline
+        p = DocumentCompressorPipeline(transformers=[splitter, f])
+        """,
+        """
+        from app.retrievers.compression import DocumentCompressorPipeline
+        p = DocumentCompressorPipeline(compressors=[splitter, f])
+        """,
+    ),
+    "a reranker that stands alone": (
+        """
+        from langchain.retrievers.document_compressors import CrossEncoderReranker
+        steps = [CrossEncoderReranker(model=m)]
+        """,
+        """
+        from app.retrievers.cross_encoder_reranker import CrossEncoderReranker
+        steps = [CrossEncoderReranker(model=m)]
+        """,
+    ),
+    "a retriever of parents in a store": (
+        """
+        from langchain.retrievers import ParentDocumentRetriever, TimeWeightedVectorStoreRetriever
+        p = ParentDocumentRetriever(vectorstore=v, docstore=d, child_splitter=s)
+        p.add_documents(documents, ids=None)
+        t = TimeWeightedVectorStoreRetriever(vectorstore=v, decay_rate=0.1, k=1)
+        """,
+        """
+        from app.retrievers.parent_document import ParentDocumentRetriever
+        from app.retrievers.time_weighted import TimeWeightedRetriever
+        p = ParentDocumentRetriever.from_vectorstore(vectorstore=v, docstore=d, child_splitter=s)
+        p.add_documents(documents, ids=None)
+        t = TimeWeightedRetriever.from_vectorstore(vectorstore=v, decay_rate=0.1, top_n=1)
+        """,
+    ),
+    "a class that may be missing": (
+        """
+        try:
+            from langchain.retrievers import MergerRetriever, EnsembleRetriever
+        except ImportError:
+            EnsembleRetriever = None
+        if EnsembleRetriever is not None and not MergerRetriever:
+            e = EnsembleRetriever(retrievers=[a], c=1) if EnsembleRetriever else None
+        """,
+        """
+        try:
+            from app.retrievers.ensemble import RRFEnsembleRetriever as EnsembleRetriever
+            from app.retrievers.merger import MergerRetriever
+        except ImportError:
+            EnsembleRetriever = None
+        if EnsembleRetriever is not None and not MergerRetriever:
+            e = EnsembleRetriever(retrievers=[a], k=1) if EnsembleRetriever else None
+        """,
+    ),
+    "a module that was only needed for its reranker": (
+        """
+        import langchain.retrievers
+        from langchain.retrievers import document_compressors as dc
+        r = langchain.retrievers.ContextualCompressionRetriever(
+            base_compressor=dc.CrossEncoderReranker(model=m), base_retriever=base)
+        """,
+        """
+        from app.retrievers.rerank import RerankRetriever
+        r = RerankRetriever(
+            cross_encoder=m, base_retriever=base)
+        """,
+    ),
+    "numbers of something else, with the name of an attribute": (
+        """
+        import consts
+        from langchain.retrievers import EnsembleRetriever
+        def build(args, options: Options, parts):
+            parsed = parser.parse_args()
+            c = [args.c, options.c, parsed.c, consts.c, parts[0].c, self.settings.c]
+            return EnsembleRetriever(retrievers=[a], c=args.c)
+        """,
+        """
+        import consts
+        from app.retrievers.ensemble import RRFEnsembleRetriever
+        def build(args, options: Options, parts):
+            parsed = parser.parse_args()
+            c = [args.c, options.c, parsed.c, consts.c, parts[0].c, self.settings.c]
+            return RRFEnsembleRetriever(retrievers=[a], k=args.c)
+        """,
+    ),
     "a class that has another name here": (
         """
         from langchain.retrievers import EnsembleRetriever
@@ -561,6 +646,23 @@ def test_a_module_is_rewritten(before: str, after: str) -> None:
 
 
 LEFT = {
+    "an attribute of what a fixture gives": (
+        "from langchain.retrievers import EnsembleRetriever\n"
+        "@pytest.fixture\ndef hybrid():\n    return EnsembleRetriever(retrievers=[])\n"
+        "def test_it(hybrid):\n    assert hybrid.c == 60\n",
+        "it uses .c, maybe of an object that is built here: k here",
+    ),
+    "an attribute of what a function of the module gives": (
+        "from langchain.retrievers import EnsembleRetriever\n"
+        "def hybrid():\n    return EnsembleRetriever(retrievers=[])\n"
+        "h = hybrid()\nprint(h.c, hybrid().c)\n",
+        "it uses .c",
+    ),
+    "a method of an object from far away": (
+        "from langchain.retrievers import EnsembleRetriever\n"
+        "app.hybrid = EnsembleRetriever(retrievers=[])\nprint(x.app.hybrid.rank_fusion('q'))\n",
+        "call `invoke`, which fuses",
+    ),
     "keywords that cannot be seen": (
         "from langchain.retrievers import EnsembleRetriever\ne = EnsembleRetriever(**settings)\n",
         "** hides which arguments are given",
@@ -609,11 +711,6 @@ LEFT = {
         "c = ContextualCompressionRetriever(base_compressor=f, base_retriever=r.with_config(x))\n",
         "r.with_config(x) is no retriever",
     ),
-    "a splitter among the stages": (
-        "from langchain.retrievers.document_compressors import DocumentCompressorPipeline\n"
-        "p = DocumentCompressorPipeline(transformers=[splitter, f])\n",
-        "splitter is no compressor",
-    ),
     "a pickle of a store": (
         "from langchain_community.vectorstores import FAISS\n"
         "s = FAISS.load_local('x', e, allow_dangerous_deserialization=True)\n",
@@ -628,11 +725,6 @@ LEFT = {
         "from langchain_community.vectorstores import FAISS\n"
         "s = FAISS.from_texts(['x'], e)\nprint(s.similarity_search_with_score('q'))\n",
         "the score is the cosine here",
-    ),
-    "a reranker in a pipeline": (
-        "from langchain.retrievers.document_compressors import CrossEncoderReranker\n"
-        "steps = [CrossEncoderReranker(model=m)]\n",
-        "RerankRetriever is compressor and retriever in one",
     ),
     "a class without a replacement": (
         "from langchain.retrievers import SelfQueryRetriever\n",

@@ -45,6 +45,26 @@ def rag(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["migrate", *arguments])
 
 
+# What one file does with the objects of another
+
+
+def test_an_attribute_that_another_file_uses_keeps_the_class(tmp_path: Path) -> None:
+    code = (
+        "from langchain.retrievers import MultiQueryRetriever\n"
+        "def build():\n    return MultiQueryRetriever(retriever=a, llm_chain=b)\n"
+    )
+    files = {"build.py": code, "use.py": "from build import build\nprint(build().llm_chain)\n"}
+    result = written(tmp_path, files)
+    assert (tmp_path / "build.py").read_text() == code
+    assert ["another file uses .llm_chain" in one.why for one in result.left] == [True]
+    # A file that builds the class itself is read as one of its own.
+    (tmp_path / "use.py").write_text(f"{code}print(build().llm_chain)\n")
+    left = migrate(tmp_path, write=True, force=True).left
+    assert {one.file for one in left} == {"use.py"}
+    assert "it uses .llm_chain" in left[0].why
+    assert "multi_query" in (tmp_path / "build.py").read_text()
+
+
 # Where the copies go
 
 

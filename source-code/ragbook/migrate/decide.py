@@ -8,7 +8,7 @@ from libcst.metadata import ClassScope
 from ragbook.migrate.calls import plan_call
 from ragbook.migrate.findings import by_hand
 from ragbook.migrate.fuse import fuse
-from ragbook.migrate.members import plan_members
+from ragbook.migrate.members import check_members, plan_members
 from ragbook.migrate.plan import COMPRESSION, Plan, Surroundings
 from ragbook.migrate.table import Retired, retired
 from ragbook.migrate.uses import Imported, Module, Use
@@ -46,6 +46,9 @@ def _check_import(plan: Plan, row: Retired, item: Imported) -> None:
         plan.left[row.name].append(
             (line, f"the project uses {', '.join(words)}, which differs here")
         )
+    if words := sorted(plan.around.words_elsewhere.intersection(row.members)):
+        said = f"another file uses .{words[0]}, maybe of an object that is built here"
+        plan.left[row.name].append((line, f"{said}, and it differs here"))
     if row.identical and row.name == row.replacement:
         return
     if isinstance(plan.module.scope(item.statement), ClassScope):
@@ -87,6 +90,8 @@ def _is_type(module: Module, node: cst.CSTNode) -> bool:
     """Tell whether a name stands where only its type matters: in an annotation, in isinstance."""
     child, parent = node, module.parent(node)
     while True:
+        if _is_tested(child, parent):
+            return True
         if isinstance(parent, cst.Annotation):
             return True
         if isinstance(parent, cst.Call):
@@ -99,6 +104,15 @@ def _is_type(module: Module, node: cst.CSTNode) -> bool:
         if isinstance(parent, cst.BaseStatement | cst.BaseSmallStatement):
             return False
         child, parent = parent, module.parent(parent)
+
+
+def _is_tested(node: cst.CSTNode, parent: cst.CSTNode) -> bool:
+    """Tell whether it is only asked whether there is such a class: `if X is not None`, `if X`."""
+    if isinstance(parent, cst.Comparison) and parent.left is node:
+        return all(isinstance(one.operator, cst.Is | cst.IsNot) for one in parent.comparisons)
+    if isinstance(parent, cst.If | cst.IfExp | cst.Assert):
+        return parent.test is node
+    return isinstance(parent, cst.UnaryOperation) and isinstance(parent.operator, cst.Not)
 
 
 def _plan_calls(plan: Plan) -> None:
@@ -124,6 +138,7 @@ def _plan_calls(plan: Plan) -> None:
         for use in _uses(plan, row):
             _plan_unfused(plan, row, use)
     _check_mixed(plan)
+    check_members(plan)
 
 
 def _plan_unfused(plan: Plan, row: Retired, use: Use) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import libcst as cst
+from libcst.metadata import ImportAssignment
 
 from ragbook.migrate.plan import Plan
 from ragbook.migrate.table import Retired
@@ -10,6 +11,8 @@ from ragbook.migrate.uses import Module, dotted
 from ragbook.migrate.values import Left
 
 PICKLERS = {"pickle.dump", "pickle.dumps", "joblib.dump", "dill.dump", "dill.dumps"}
+SETTINGS = {"args", "cfg", "conf", "config", "options", "opts", "params", "settings"}
+"""Parameters that give numbers, not retrievers."""
 PICKLERS |= {f"cloud{name}" for name in ("pickle.dump", "pickle.dumps")}
 
 
@@ -28,6 +31,90 @@ def plan_members(plan: Plan, row: Retired, call: cst.Call) -> None:
             if isinstance(around, cst.Call) and dotted(around.func) in PICKLERS:
                 line = plan.module.line(around)
                 raise Left(f"it is pickled in line {line}: build it anew, or use save where it is")
+
+
+def check_members(plan: Plan) -> None:
+    """Leave a class of whose objects something is used that differs here, out of our sight.
+
+    An object that a function returns, or a fixture gives, cannot be followed to the call that built
+    it. So where a module builds a class and uses an attribute that has another name here, of an
+    object that is not known to be something else, the class is left.
+    """
+    built = {call.replacement for call in plan.calls.values()}
+    rows = {
+        use.entry.name: use.entry
+        for use in plan.module.uses
+        if isinstance(use.entry, Retired) and plan.rewrites(use.entry)
+    }
+    rows = {name: row for name, row in rows.items() if row.members and row.replacement in built}
+    if not rows:
+        return
+    finder = _Attributes({member for row in rows.values() for member in row.members})
+    plan.module.wrapper.module.visit(finder)
+    seen = {node for call in plan.calls for node in _references(plan.module, call)}
+    for attribute in finder.found:
+        if attribute in plan.attributes or attribute.value in seen:
+            continue
+        if _is_something_else(plan.module, attribute):
+            continue
+        for row in rows.values():
+            if member := row.members.get(attribute.attr.value):
+                said = f"{member.new} here" if member.new else member.hand
+                why = f"it uses .{member.old}, maybe of an object that is built here: {said}"
+                plan.left[row.name].append((plan.module.line(attribute), why))
+
+
+def _is_something_else(module: Module, attribute: cst.Attribute) -> bool:
+    """Tell whether it is seen, or likely, that an attribute is of no object that is built here."""
+    owner = attribute.value
+    telling = "_" in attribute.attr.value  # c, k and index are on many objects
+    if isinstance(owner, cst.Call):
+        return not telling and not _calls_own_function(module, owner)
+    if not isinstance(owner, cst.Name):
+        return not telling
+    scope = module.scope(owner)
+    bound = list(scope[owner.value]) if scope else []
+    nodes = [getattr(one, "node", None) for one in bound if not isinstance(one, ImportAssignment)]
+    if not nodes or owner.value in ("self", "cls"):
+        return True
+    if telling:
+        return any(isinstance(node, cst.ClassDef) for node in nodes)
+    return not any(_gives_anything(module, node) for node in nodes)
+
+
+def _gives_anything(module: Module, node: cst.CSTNode | None) -> bool:
+    """Tell whether a name is a parameter without a type, or what a function of the module gave."""
+    if isinstance(node, cst.Param):
+        return node.annotation is None and node.name.value not in SETTINGS
+    statement = module.parent(module.parent(node)) if node else None
+    value = statement.value if isinstance(statement, cst.Assign) else None
+    return isinstance(value, cst.Call) and _calls_own_function(module, value)
+
+
+def _calls_own_function(module: Module, call: cst.Call) -> bool:
+    if not isinstance(call.func, cst.Name) or not (scope := module.scope(call.func)):
+        return False
+    bound = scope[call.func.value]
+    return any(isinstance(getattr(one, "node", None), cst.FunctionDef) for one in bound)
+
+
+class _Attributes(cst.CSTVisitor):
+    """Find attributes of some names that are read or set."""
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__()
+        self.names = names
+        self.found: list[cst.Attribute] = []
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        if node.attr.value in self.names:
+            self.found.append(node)
+
+    def visit_Import(self, node: cst.Import) -> bool:
+        return False
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+        return False
 
 
 def _plan_attribute(plan: Plan, row: Retired, call: cst.Call, attribute: cst.Attribute) -> None:

@@ -33,6 +33,8 @@ class Names:
     """New names for uses, and what each import statement becomes."""
 
     uses: dict[cst.CSTNode, str] = field(default_factory=dict)
+    dropped: set[cst.CSTNode] = field(default_factory=set)
+    """Uses that go without a new name."""
     calls: dict[cst.Call, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     """Local names that change, for annotations written as strings."""
@@ -136,6 +138,7 @@ def _use(plan: Plan, names: Names, use: Use) -> None:
     found = plan.module.called(use)
     by_name = isinstance(use.node, cst.Name)
     if not targets:  # a reranker that went into its retriever
+        names.dropped.add(use.node)
         return
     wanted: str | None
     if found and found[0] in plan.calls:
@@ -191,12 +194,13 @@ def _providers(plan: Plan, use: Use) -> list[Imported]:
 
 def _whole_module(plan: Plan, names: Names, item: Imported) -> None:
     """Drop the import of a module, or a star import, that nothing needs any more."""
-    rewritten = [u for u in plan.module.uses if u.node in names.uses]
+    done = names.dropped.union(names.uses)
+    rewritten = [u for u in plan.module.uses if u.node in done]
     if item.local == "*":
         mine = [u for u in plan.module.uses if _is_star(plan, u) and u.module == item.module]
         other_star = any(i.local == "*" and i is not item for i in plan.module.imports)
         unknown = plan.module.undefined - {str(u.node.value) for u in plan.module.uses}
-        if mine and all(u.node in names.uses for u in mine) and not (unknown or other_star):
+        if mine and all(u.node in done for u in mine) and not (unknown or other_star):
             names.stars.add(item.statement)
         return
     chains: set[cst.CSTNode] = set()

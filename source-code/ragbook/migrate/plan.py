@@ -25,6 +25,7 @@ class Surroundings:
         patched: Names in it that strings of the project reach, as `mock.patch("app.rag.X")`.
         own_methods: Old method names that classes of the project define themselves.
         words: Attributes and short strings that are used anywhere in the project.
+        words_elsewhere: Attributes of retired classes' objects that other files use.
     """
 
     prefix: str = "retrievers"
@@ -33,6 +34,7 @@ class Surroundings:
     patched: frozenset[str] = frozenset()
     own_methods: frozenset[str] = frozenset()
     words: frozenset[str] = frozenset()
+    words_elsewhere: frozenset[str] = frozenset()
 
 
 @dataclass

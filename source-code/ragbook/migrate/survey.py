@@ -25,6 +25,8 @@ class Survey:
     own_methods: set[str] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
     """Attributes and strings that say how a retired class is used, as the table names them."""
+    members: set[tuple[str, Path]] = field(default_factory=set)
+    """Attributes that differ here, and the file that uses one without building the class."""
 
     def around(self, file: Path, prefix: str) -> Surroundings:
         """Return what must be known for rewriting one file."""
@@ -38,6 +40,7 @@ class Survey:
             patched=frozenset(name for module, name in self.in_strings if module == own),
             own_methods=frozenset(self.own_methods),
             words=frozenset(self.words),
+            words_elsewhere=frozenset(name for name, by in self.members if by != file),
         )
 
 
@@ -49,6 +52,7 @@ def read_project(sources: Iterable[tuple[Path, str]]) -> Survey:
     """
     survey = Survey()
     watched = {word for row in retired().values() for word in row.anywhere}
+    members = _telling_members()
     for file, text in sources:
         try:
             tree = ast.parse(text)
@@ -59,7 +63,23 @@ def read_project(sources: Iterable[tuple[Path, str]]) -> Survey:
             word = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
             if isinstance(word, str) and word in watched:
                 survey.words.add(word)
+            classes = members.get(node.attr, ()) if isinstance(node, ast.Attribute) else ()
+            if classes and not any(re.search(rf"\b{name}\b", text) for name in classes):
+                survey.members.add((str(word), file))
     return survey
+
+
+def _telling_members() -> dict[str, list[str]]:
+    """Attributes that only objects of retired classes have, as far as names go, with the classes.
+
+    `c`, `k` and the like are on many objects; that they differ here is said with the class.
+    """
+    found: dict[str, list[str]] = {}
+    for row in retired().values():
+        for name in row.members if row.rewrite else ():
+            if "_" in name:
+                found.setdefault(name, []).append(row.name)
+    return found
 
 
 def _is_path(node: ast.expr) -> bool:
