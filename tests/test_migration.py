@@ -113,7 +113,10 @@ def test_every_class_named_as_ours_exists() -> None:
         "LLMExtractor",
         "LLMFilter",
         "ParentDocumentRetriever",
-        "ReorderRetriever",
+        "CrossEncoderReranker",
+        "EmbeddingsRedundantFilter",
+        "LLMListwiseRerank",
+        "LongContextReorder",
         "TimeWeightedRetriever",
         "MergerRetriever",
     }
