@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ingest_models import DyingLoad, Fussy, HashEmbeddings
+from lancedb import connect as open_database
 from langchain_core.documents import Document
 from object_store import ObjectStore
 from object_store import object_store as object_store
@@ -23,7 +25,7 @@ from ray_cluster import ray_cluster as ray_cluster
 
 from ragbook.collection import load_beir
 from retrievers.lance import LanceRetriever
-from retrievers.lance_table import add_documents, new_table, open_table
+from retrievers.lance_table import LanceError, add_documents, new_table, open_table
 from scale import pipeline
 from scale.attempts import Attempts
 from scale.cluster import _ray_fault as ray_fault
@@ -262,6 +264,86 @@ def test_a_fresh_start_of_one_source_keeps_the_others_and_rows_of_ones_own(
     assert {"o#1", "mine"} <= set(ids)
 
 
+def test_a_fresh_start_of_the_only_source_keeps_rows_of_ones_own(
+    corpus: Path, whole: Any, tmp_path: Path
+) -> None:
+    db = tmp_path / "whole"
+    own = [Document(id="mine", page_content="My own row.")]
+    add_documents(open_table(db, "documents"), own, HashEmbeddings())
+    report = ingest(corpus, db, HashEmbeddings, "hash", shard_size=SMALL, fresh=True)
+    assert (report.chunks, report.rows_in_table) == (60, 61)
+    assert "mine" in ids_of_rows(db)
+    with pytest.raises(IngestError, match=r"holds 'rows of your own' with model 'hash'"):
+        ingest(corpus, db, HashEmbeddings, "other", fresh=True)
+    assert len(ids_of_rows(db)) == 61
+
+
+def test_a_fresh_start_that_is_refused_deletes_nothing(
+    corpus: Path, whole: Any, tmp_path: Path
+) -> None:
+    db = tmp_path / "whole"
+    other = json_lines(tmp_path / "other.jsonl", [{"id": "o", "text": "Another."}])
+    ingest(other, db, HashEmbeddings, "hash", source="other")
+    with pytest.raises(IngestError, match="holds 'other' with model 'hash', and now it is 'new'"):
+        ingest(corpus, db, HashEmbeddings, "new", shard_size=SMALL, fresh=True)
+    assert len(ids_of_rows(db)) == 61
+
+
+def test_a_run_that_wrote_nothing_leaves_nothing_to_be_like(
+    corpus: Path, tmp_path: Path, inline: None
+) -> None:
+    def missing() -> HashEmbeddings:
+        raise OSError("there is no such folder")
+
+    with pytest.raises(IngestError, match="could not be loaded: there is no such folder"):
+        ingest(corpus, tmp_path / "db", missing, "mistyped")
+    with pytest.raises(IngestError, match=r"No document of .* has text"):
+        ingest(
+            json_lines(tmp_path / "none.jsonl", [{"text": None, "body": "b"}]),
+            tmp_path / "db",
+            HashEmbeddings,
+            "hash",
+        )
+    report = ingest(corpus, tmp_path / "db", HashEmbeddings, "hash", chunk_size=500)
+    assert report.rows_in_table == 60
+
+
+def test_a_run_that_another_began_otherwise_meanwhile_is_refused_at_its_first_row(
+    corpus: Path, tmp_path: Path, inline: None
+) -> None:
+    found = find_corpus(corpus)
+    late = ShardTable(str(tmp_path / "db"), "documents", "corpus")
+    late.begin({"model": "late"}, found)
+    first = ShardTable(str(tmp_path / "db"), "documents", "corpus")
+    first.begin({"model": "first"}, found)
+    name = "corpus/0.0/last/2"
+    assert first.write(name, shard_rows(name, 2))
+    with pytest.raises(IngestError, match="model was 'first' and is 'late'"):
+        late.write(name, shard_rows(name, 2))
+    assert first.count() == 2
+
+
+@pytest.mark.parametrize("settings", ["missing", "foreign", "damaged"])
+def test_a_table_whose_settings_cannot_be_read_is_left_alone(
+    settings: str, corpus: Path, whole: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "whole" / "documents_ingest.lance"
+    if settings == "damaged":
+        for file in (folder / "data").iterdir():
+            file.write_bytes(b"junk")
+    else:
+        shutil.rmtree(folder)
+    if settings == "foreign":
+        open_database(str(tmp_path / "whole")).create_table("documents_ingest", [{"source": "a"}])
+    kind = LanceError if settings == "damaged" else IngestError
+    for fresh in (False, True):
+        with pytest.raises(kind, match=r"'documents_ingest'.* (missing|not made|damaged)"):
+            ingest(
+                corpus, tmp_path / "whole", HashEmbeddings, "hash", shard_size=SMALL, fresh=fresh
+            )
+    assert rows_of(tmp_path / "whole") == whole
+
+
 def ids_of_rows(folder: Path) -> list[str]:
     return list(open_table(folder, "documents").to_arrow()["id"].to_pylist())
 
@@ -458,6 +540,81 @@ def test_a_shard_that_was_taken_out_is_written_again_in_the_same_run(
     assert rows_of(db) == whole
 
 
+def test_a_first_line_may_lack_what_others_have(tmp_path: Path, inline: None) -> None:
+    rows = [{"_id": "a"}, {"_id": "b", "text": "B."}]
+    report = ingest(json_lines(tmp_path / "c.jsonl", rows), tmp_path / "db", HashEmbeddings, "hash")
+    assert (report.skipped, report.first_skipped) == (1, "c.jsonl, line 1")
+    assert ids_of(tmp_path / "db") == ["b#1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fault"),
+    [
+        ("a.parquet", b"", "a.parquet is no Parquet file: "),
+        ("a.parquet", b"not at all", "a.parquet is no Parquet file: "),
+        ("a.jsonl", b"", ".* has no row"),
+        ("a.jsonl", b"\n  \n", ".* has no row"),
+        ("a.jsonl", b'{"text": "a", "n": ' + b"9" * 5000 + b"}", "a.jsonl, line 1: .*4300 digits"),
+        ("a.jsonl", b'{"text": "a", "n": ' + b"[" * 99999, "a.jsonl, line 1: .*nested too deeply"),
+        ("a.jsonl.gz", gzip.compress(b"{}")[:10] + b"\xff" * 50, "a.jsonl.gz cannot be read: "),
+        (b"caf\xe9.txt", b"a", ".* cannot be read: 'utf-8' codec can't decode byte 0xe9"),
+    ],
+)
+def test_a_file_that_is_none_of_its_kind_is_one_sentence(
+    name: str | bytes, content: bytes, fault: str, tmp_path: Path, inline: None
+) -> None:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / os.fsdecode(name)).write_bytes(content)
+    with pytest.raises(IngestError, match=fault) as caught:
+        ingest(folder, tmp_path / "db", HashEmbeddings, "hash")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "db" / "documents_ingest.lance").exists()
+
+
+def test_parquet_without_rows_is_one_sentence(tmp_path: Path, inline: None) -> None:
+    parquet.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "a.parquet")
+    with pytest.raises(IngestError, match=r"has no row\. There is nothing to ingest"):
+        ingest(tmp_path / "a.parquet", tmp_path / "db", HashEmbeddings, "hash")
+
+
+@pytest.mark.parametrize("where", ["", " ", "hf://user/set", "ftp://host/a.jsonl"])
+def test_an_address_of_another_kind_is_refused_before_anything_is_asked(where: str) -> None:
+    with pytest.raises(IngestError, match=r"address|or s3://"):
+        find_corpus(where)
+
+
+def test_keys_of_the_object_store_are_in_no_representation(corpus: Path) -> None:
+    assert "hidden" not in repr(find_corpus(corpus, options={"secret_access_key": "hidden"}))
+
+
+@pytest.mark.parametrize("name", ["_rowid", "naïve", "a b", "shard", "1st", "a'b"])
+def test_a_filter_column_that_no_search_could_name_is_refused(
+    name: str, corpus: Path, tmp_path: Path, inline: None
+) -> None:
+    with pytest.raises(IngestError, match="begins with a letter"):
+        ingest(corpus, tmp_path / "db", HashEmbeddings, "m", columns=Columns(filters={name: "str"}))
+
+
+def test_the_column_of_ids_can_be_a_filter_too(corpus: Path, tmp_path: Path, inline: None) -> None:
+    columns = Columns(filters={"id": "str"}, id="id")
+    with pytest.raises(IngestError, match="none of id"):  # a column of every table
+        ingest(corpus, tmp_path / "db", HashEmbeddings, "hash", columns=columns)
+    rows = json_lines(tmp_path / "r.jsonl", [{"doc_id": "a", "text": "A."}])
+    columns = Columns(filters={"doc_id": "str"})
+    ingest(rows, tmp_path / "db", HashEmbeddings, "hash", columns=columns)
+    assert open_table(tmp_path / "db", "documents").to_arrow()["doc_id"].to_pylist() == ["a"]
+
+
+def test_vectors_without_numbers_are_refused(corpus: Path, tmp_path: Path, inline: None) -> None:
+    class Empty(HashEmbeddings):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            return [[] for _ in texts]
+
+    with pytest.raises(IngestError, match="vectors without numbers"):
+        ingest(corpus, tmp_path / "db", Empty, "hash")
+
+
 def test_rows_without_text_are_counted_and_the_first_is_named(tmp_path: Path, inline: None) -> None:
     rows = [*passages(2), {"id": "e", "text": " "}, {"id": "n"}]
     corpus = json_lines(tmp_path / "c.jsonl", rows)
@@ -644,7 +801,7 @@ def test_chunks_are_pieces_of_the_text_with_numbered_ids(text: str, size: int) -
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> None:
     monkeypatch.setattr(sys, "argv", ["ingest.py", *map(str, arguments)])
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr("scale.ingest.huggingface", lambda *_, **__: HashEmbeddings)
+    monkeypatch.setattr("scale.command_line.huggingface", lambda *_, **__: HashEmbeddings)
     main()
 
 
@@ -688,6 +845,9 @@ def test_ctrl_c_says_how_to_go_on(
             ["nowhere", "--to", "db", "--model", "m", "--source-name", "a/b"],
             "Error: A source's name is letters, digits",
         ),
+        (["nowhere", "--to", "", "--model", "m"], "Error: The database has no address."),
+        (["nowhere", "--to", "db", "--model", "m", "--gpus", "-1"], "Error: gpus must be 0 or"),
+        (["nowhere", "--to", "db", "--device", "cpu"], "Error: --device is for --model"),
     ],
 )
 def test_what_the_user_can_mend_is_one_sentence(
@@ -696,6 +856,38 @@ def test_what_the_user_can_mend_is_one_sentence(
     with pytest.raises(SystemExit) as caught:
         command(monkeypatch, *options)
     assert str(caught.value.code).startswith(fault)
+
+
+def test_a_storage_option_without_a_name_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command(monkeypatch, "c", "--to", "db", "--storage-option", "abcSECRET")
+    error = capsys.readouterr().err
+    assert "must be KEY=VALUE" in error
+    assert "abcSECRET" not in error
+
+
+def test_names_of_columns_may_have_spaces_after_the_comma(
+    tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"id": "a", "text": "A.", "b": 1, "c": 2, "d": 3}
+    corpus = json_lines(tmp_path / 'it\'s a "corpus"' / "c.jsonl", [row])
+    db = tmp_path / "in dex's"
+    command(monkeypatch, corpus, "--to", db, "--model", "m", "--metadata-columns", "b, c ,")
+    (stored,) = rows_of(db)
+    metadata = {"b": 1, "c": 2, "start_index": 0, "source": "a"}
+    assert json.loads(stored[3]) == metadata
+
+
+def test_without_the_book_a_model_has_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ragbook", None)
+    monkeypatch.delitem(sys.modules, "ragbook.profiles", raising=False)
+    with pytest.raises(SystemExit) as caught:
+        command(monkeypatch, "corpus", "--to", "db")
+    assert caught.value.code == (
+        "Error: Profiles are the book's. Without it, name the model: --model."
+    )
 
 
 def test_a_line_of_progress_says_how_far_it_is(

@@ -1,32 +1,33 @@
-"""What the scripts that read an ingested table share: which table it is, and whose model."""
+"""What the scripts share: which table it is, whose model, and keys of the object store."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
 from retrievers.lance_table import connected, explained, table_exists
 
-from .embed import huggingface
+from .embed import Load, huggingface
+from .sources import one_line
 
 
 def table_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what says which table it is, and which model embedded it."""
+    """Add what says which table it is, and which model embeds."""
     add = parser.add_argument
-    add("uri", metavar="URI", help="the database: a folder, or s3://…")
     add("--table", default="documents", help="the table (default: documents)")
     add("--model", metavar="FOLDER_OR_NAME", help="sentence-transformers (default: the profile's)")
     add("--profile", help="whose model it is, without --model (default: RAG_PROFILE, or embedded)")
-    add("--device", help="of the model: cpu, cuda, … (default: the best there is)")
+    add("--device", help="of --model: cpu, cuda, … (default: the best there is)")
     add(
         "--storage-option",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        type=_pair,
+        type=_storage_option,
         help="of the object store, as LanceDB names them (default: AWS_… of the environment)",
     )
 
@@ -40,16 +41,15 @@ def model(args: argparse.Namespace) -> Embeddings:
     Raises:
         ValueError: If a part of it is missing; the message says how to get it.
     """
-    if args.model is not None:
-        embeddings, name = huggingface(args.model, device=args.device)(), args.model
+    if (named := named_model(args)) is not None:
+        load, name = named
     else:
-        from ragbook.profiles import MissingPartError, UnknownProfileError, get_profile
-
-        try:
-            profile = get_profile(args.profile)
-            embeddings, name = profile.embeddings(), profile.embedding_model
-        except (MissingPartError, UnknownProfileError) as error:
-            raise ValueError(str(error)) from None
+        profile = chosen_profile(args)
+        load, name = profile.embeddings, profile.embedding_model
+    try:
+        embeddings = load()
+    except Exception as error:  # of any library below
+        raise ValueError(f"The model could not be loaded: {one_line(error)}.") from error
     theirs = ingested_models(args.uri, args.table, dict(args.storage_option) or None)
     if theirs and name not in theirs:
         sys.stderr.write(
@@ -57,6 +57,37 @@ def model(args: argparse.Namespace) -> Embeddings:
             "Unless that is the same model, give the other with --model or --profile.\n"
         )
     return embeddings
+
+
+def named_model(args: argparse.Namespace) -> tuple[Load, str] | None:
+    """Return what loads the model of `--model`, and its name; None where a profile chooses.
+
+    Raises:
+        ValueError: If there is a device and no model, as a profile has its own.
+    """
+    if args.model is not None:
+        return huggingface(args.model, device=args.device), args.model
+    if args.device is not None:
+        raise ValueError("--device is for --model, and a profile chooses its own. Leave it out.")
+    return None
+
+
+def chosen_profile(args: argparse.Namespace) -> Any:
+    """Return the profile of `--profile`.
+
+    Raises:
+        ValueError: If there is none of that name, or the book is not here.
+    """
+    try:
+        from ragbook.profiles import UnknownProfileError, get_profile
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] != "ragbook":
+            raise
+        raise ValueError("Profiles are the book's. Without it, name the model: --model.") from None
+    try:
+        return get_profile(args.profile)
+    except UnknownProfileError as error:
+        raise ValueError(str(error)) from None
 
 
 def ingested_models(
@@ -71,8 +102,8 @@ def ingested_models(
     return {str(json.loads(row["settings"])["model"]) for row in rows}
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _storage_option(text: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
-    if not name or not found:
-        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {text!r}")
+    if not name or not found:  # what was given may be a key, which is nothing for a log
+        raise argparse.ArgumentTypeError("must be KEY=VALUE")
     return name, value

@@ -76,6 +76,8 @@ class Embedder:
         texts = [Document(page_content=text) for text in rows["text"].to_pylist()]
         try:
             vectors = embedded(texts, self._embeddings, self._batch_size)
+            if not vectors.shape[1]:
+                raise ValueError("The model returned vectors without numbers")
         except Exception as error:
             fault = self._culprit(rows["id"].to_pylist(), texts, error)
             return {**row, "payload": b"", "error": fault}

@@ -21,10 +21,11 @@ from typing import Any
 if __name__ == "__main__":  # the folder of a script comes first, and would hide other packages
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".") != Path(__file__).parent]
 
-from retrievers.lance_table import LanceError, open_table
+from retrievers.documents import check_count
+from retrievers.lance_table import LanceError, check_dimension, open_table, read_schema
 from scale.command_line import model, table_arguments
 from scale.recall import Measured, cheapest, measure, sampled_queries, save_search
-from scale.vector_index import KINDS, PAYS_FROM, build_indexes
+from scale.vector_index import KEEP, KINDS, PAYS_FROM, build_indexes
 
 DISTANCE = "cosine"
 
@@ -33,7 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; what the user can mend ends it with one sentence."""
     args = _arguments(arguments)
     try:
+        check_count("--k", args.k, 1)
+        check_count("--samples", args.samples or None, 0)
         table = open_table(args.uri, args.table, dict(args.storage_option) or None)
+        asked = [] if args.questions is None else _vectors(args, table)
         plan = build_indexes(
             table,
             args.kind,
@@ -43,9 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             pays_from=args.min_rows,
             rebuild=args.rebuild,
             text_options={"language": args.language},
-            keep=timedelta(hours=args.keep_hours),
+            keep=args.keep_hours,
         )
-        queries = _queries(args, table)
+        # Rows are drawn now, as merging files gives them other places.
+        queries = asked or (sampled_queries(table, args.samples) if args.samples else [])
         if not queries:
             print("Nothing is measured.")
             return
@@ -54,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(report(measured, len(queries), args.k, args.recall))
         chosen = cheapest(measured, args.recall)
         save_search(table, chosen.search if chosen else {})
-    except (LanceError, ValueError, OSError) as error:
+    except (LanceError, ValueError, OSError, ImportError) as error:
         sys.exit(f"Error: {error}")
     except KeyboardInterrupt:
         sys.stderr.write("Stopped. What is finished stays; run it again for the rest.\n")
@@ -92,20 +97,38 @@ def report(measured: Sequence[Measured], queries: int, k: int, recall: float) ->
     return "\n".join(lines)
 
 
-def _queries(args: argparse.Namespace, table: Any) -> list[Any]:
-    if args.questions is None:
-        return sampled_queries(table, args.samples) if args.samples else []
-    questions = [line.strip() for line in args.questions.read_text("utf-8").splitlines()]
+def _vectors(args: argparse.Namespace, table: Any) -> list[Any]:
+    """Embed the questions of a file; before the indexes are built, which can take hours."""
+    lines = args.questions.read_text("utf-8-sig").splitlines()
+    questions = [line.strip() for line in lines if line.strip()]
+    if not questions:
+        raise ValueError(f"There is no question in {args.questions}. Write one a line.")
     embeddings = model(args)
-    return [embeddings.embed_query(question) for question in questions if question]
+    vectors = [embeddings.embed_query(question) for question in questions]
+    check_dimension(len(vectors[0]), read_schema(table), "vector")
+    return vectors
+
+
+def _hours(text: str) -> timedelta:
+    try:
+        return timedelta(hours=float(text))
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"must be a number of hours, got {text!r}") from None
+
+
+def _share(text: str) -> float:
+    if not 0 < float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"must be more than 0 and at most 1, got {text}")
+    return float(text)
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    table_arguments(parser)
     add = parser.add_argument
+    add("uri", metavar="URI", help="the database: a folder, or s3://…")
+    table_arguments(parser)
     add("--kind", choices=KINDS, default="ivf-pq", help="of vector index (default: ivf-pq)")
     add("--partitions", type=int, help="groups of similar vectors (default: one for 4,096 rows)")
     add("--sub-vectors", type=int, help="bytes ivf-pq keeps of a vector (default: dimension / 8)")
@@ -116,14 +139,19 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help=f"make a vector index from so many rows on (default: {PAYS_FROM:,})",
     )
     add("--rebuild", action="store_true", help="make the indexes anew")
-    add("--language", default="English", help="whose endings full-text search strips")
+    add(
+        "--language",
+        default="English",
+        help="whose endings full-text search strips; of an index that is there, with --rebuild",
+    )
     add(
         "--keep-hours",
-        type=float,
-        default=1.0,
+        type=_hours,
+        default=KEEP,
+        metavar="HOURS",
         help="how long files stay that were replaced, for those who still read them (default: 1)",
     )
-    add("--recall", type=float, default=0.95, help="to reach (default: 0.95)")
+    add("--recall", type=_share, default=0.95, help="to reach (default: 0.95)")
     add("--k", type=int, default=10, help="rows that a search is to find (default: 10)")
     add("--samples", type=int, default=50, help="rows whose vectors are queries; 0: do not measure")
     add("--questions", type=Path, metavar="FILE", help="measure with these instead, one a line")

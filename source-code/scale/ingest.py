@@ -15,7 +15,6 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,8 @@ if __name__ == "__main__":  # the folder of a script comes first, and would hide
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".") != Path(__file__).parent]
 
 from retrievers.lance_table import LanceError
-from scale.embed import Load, huggingface
+from scale.command_line import chosen_profile, named_model, table_arguments
+from scale.embed import Load
 from scale.pipeline import Report, ingest
 from scale.reading import KINDS
 from scale.rows import Columns
@@ -38,7 +38,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     shown = _Progress()
     try:
-        load, model = _model(args.model, args.profile, args.device)
+        load, model = _model(args)
         report = ingest(
             args.corpus,
             args.to,
@@ -79,10 +79,10 @@ def summary(report: Report, table: str, to: str) -> str:
         lines = ["Everything was there already."]
     else:
         rate = report.rows_per_second
+        then = f", then {rate:,.0f} rows/s" if report.chunks > report.first_chunks else ""
         lines = [
             f"{report.documents:,} documents became {report.chunks:,} rows in "
-            f"{report.seconds:,.1f} s; the first came after {report.first_seconds:,.1f} s, then "
-            f"{rate:,.0f} rows/s."
+            f"{report.seconds:,.1f} s; the first came after {report.first_seconds:,.1f} s{then}."
         ]
         stages = [
             (name, seconds)
@@ -159,20 +159,13 @@ def _time(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def _model(name: str | None, profile: str | None, device: str | None) -> tuple[Load, str]:
+def _model(args: argparse.Namespace) -> tuple[Load, str]:
     """Return what loads the model on a worker, and what it is called in the table."""
-    if name is not None:
-        return huggingface(name, device=device), name
-    from ragbook.profiles import MissingPartError, UnknownProfileError, get_profile
-
-    try:
-        chosen = get_profile(profile)
-        if missing := [
-            check for check in chosen.checks() if "mbedding" in check.name and not check.ok
-        ]:
-            raise IngestError(f"{missing[0].detail} Run: {missing[0].fix}")
-    except (MissingPartError, UnknownProfileError) as error:
-        raise IngestError(str(error)) from None
+    if (named := named_model(args)) is not None:
+        return named
+    chosen = chosen_profile(args)
+    if missing := [check for check in chosen.checks() if "mbedding" in check.name and not check.ok]:
+        raise IngestError(f"{missing[0].detail} Run: {missing[0].fix}")
     return _ProfileModel(chosen.name), chosen.embedding_model
 
 
@@ -194,19 +187,14 @@ def _columns(args: argparse.Namespace) -> Columns:
         text=args.text_column or "",
         id=args.id_column or "",
         title=args.title_column or "",
-        metadata=None if names is None else tuple(filter(None, names.split(","))),
+        metadata=None if names is None else tuple(filter(None, map(str.strip, names.split(",")))),
         filters=dict(args.filter_column),
     )
 
 
-def _pair(separator: str, default: str | None = None) -> Callable[[str], tuple[str, str]]:
-    def read(text: str) -> tuple[str, str]:
-        name, found, value = text.partition(separator)
-        if not name or not (found or default):
-            raise argparse.ArgumentTypeError(f"must be NAME{separator}VALUE, got {text!r}")
-        return name, value if found else str(default)
-
-    return read
+def _filter_column(text: str) -> tuple[str, str]:
+    name, found, kind = text.partition(":")
+    return name, kind if found else "str"
 
 
 def _arguments() -> argparse.Namespace:
@@ -216,11 +204,8 @@ def _arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("corpus", help="a file, a folder or a pattern with *, here or s3://…")
     add("--to", required=True, metavar="URI", help="the database: a folder, or s3://…")
-    add("--table", default="documents", help="the table (default: documents)")
+    table_arguments(parser)
     add("--format", choices=FORMATS, help="of the corpus, where it has several")
-    add("--model", metavar="FOLDER_OR_NAME", help="sentence-transformers (default: the profile's)")
-    add("--profile", help="whose model it is, without --model (default: RAG_PROFILE, or embedded)")
-    add("--device", help="of the model: cpu, cuda, … (default: the best there is)")
     add("--text-column", metavar="NAME", help="default: text, content, page_content, body, …")
     add("--id-column", metavar="NAME", help="default: _id, id, doc_id; else file and row")
     add("--title-column", metavar="NAME", help="goes before the text (BEIR: title)")
@@ -232,7 +217,7 @@ def _arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME[:KIND]",
-        type=_pair(":", "str"),
+        type=_filter_column,
         help=f"a column to filter by, of {', '.join(KINDS)} (default: str); more than once",
     )
     add("--chunk-size", type=int, default=1000, help="characters (default: 1000)")
@@ -244,14 +229,6 @@ def _arguments() -> argparse.Namespace:
     add("--address", help="of a Ray cluster; auto is one on this machine (default: none)")
     add("--source-name", default="corpus", help="tells corpora in one table apart")
     add("--fresh", action="store_true", help="delete this source's rows, and start anew")
-    add(
-        "--storage-option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        type=_pair("="),
-        help="of the object store, as LanceDB names them (default: AWS_… of the environment)",
-    )
     return parser.parse_args()
 
 

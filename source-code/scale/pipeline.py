@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -130,6 +131,10 @@ def ingest(
     check_count("workers", 1 if workers is None else workers, 1)
     check_count("shard_size", 1 if shard_size is None else shard_size, 1)
     check_source(source)
+    if not 0 <= gpus < math.inf:
+        raise ValueError(f"gpus must be 0 or more, got {gpus}.")
+    if not os.fspath(to).strip():
+        raise ValueError("The database has no address. Give a folder, or s3://….")
     options = dict(storage_options or {})
     found = find_corpus(corpus, format, options)
     chosen = resolved(columns or Columns(), found)
@@ -226,8 +231,11 @@ class _Run:
         """Count what is in the table, and look for ids that are in it twice."""
         rows = self._shards.count()
         if not rows:
+            where = self._work.corpus.location
+            if not self.report.skipped:
+                raise IngestError(f"{where} has no row. There is nothing to ingest.")
             raise IngestError(
-                f"No document of {self._work.corpus.location} has text, so there is no table. "
+                f"No document of {where} has text, so there is no table. "
                 f"The first without is {self.report.first_skipped}. Check --text-column."
             )
         number, examples = self._shards.twice()

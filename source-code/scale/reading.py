@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,10 +82,10 @@ def filter_kinds(filters: Mapping[str, str]) -> dict[str, Any]:
             raise IngestError(
                 f"The filter column {name!r} must be of {', '.join(KINDS)}, got {kind!r}."
             )
-        if name in own or not name.isidentifier():
+        if name in own or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
             raise IngestError(
-                f"A filter column cannot be called {name!r}: a name is letters, digits and _, and "
-                f"none of {', '.join(sorted(own))}."
+                f"A filter column cannot be called {name!r}: a name is letters, digits and _, "
+                f"begins with a letter, and is none of {', '.join(sorted(own))}."
             )
     return {name: types[kind] for name, kind in filters.items()}
 

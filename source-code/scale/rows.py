@@ -6,20 +6,26 @@ import gzip
 import io
 import json
 import math
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from langchain_core.documents import Document
 
-from .sources import Corpus, IngestError, Piece, Unit, filesystem, listed, one_line
+from .sources import Corpus, IngestError, Piece, Unit, filesystem, listed, one_line, parquet_footer
 
 TEXT_COLUMNS = ("text", "content", "page_content", "body", "passage", "contents")
 ID_COLUMNS = ("_id", "id", "doc_id", "docid")
 ROWS_AT_ONCE = 1024
+ROWS_LOOKED_AT = 100
+"""Rows whose names are read to find the columns: a line of JSON may lack what others have."""
+
+_UNREADABLE = (OSError, EOFError, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class RowError(ValueError):
 
 
 def resolved(columns: Columns, corpus: Corpus) -> Columns:
-    """Find out by the first row which columns hold text and id, where nobody said so.
+    """Find out by the first rows which columns hold text and id, where nobody said so.
 
     Raises:
         IngestError: If a column is not there; it lists those that are.
@@ -122,35 +128,31 @@ def read_documents(
             if corpus.format == "text":
                 yield _text_file(piece, corpus)
                 continue
-            rows = _parquet_rows if corpus.format == "parquet" else _json_rows
-            for place, row in rows(piece, corpus, columns):
+            parquet = corpus.format == "parquet"
+            rows = _parquet_rows(piece, corpus, columns) if parquet else _json_rows(piece, corpus)
+            for place, row in rows:
                 yield place, _document(place, row, columns)
-        except (OSError, EOFError) as error:
+        except _UNREADABLE as error:
             raise IngestError(f"{piece.name} cannot be read: {one_line(error)}.") from error
 
 
 def _first_names(corpus: Corpus) -> list[str]:
     if corpus.format == "parquet":
-        from pyarrow import parquet  # type: ignore[import-untyped]
-
-        system, _ = filesystem(corpus.location, corpus.options)
-        with system.open_input_file(corpus.files[0].path) as opened:
-            return list(parquet.ParquetFile(opened).schema_arrow.names)
+        return list(parquet_footer(corpus, corpus.files[0]).schema.to_arrow_schema().names)
     for file in corpus.files:
         piece = Piece(file.name, file.path, file.size, 0, file.size)
         try:
-            for _, row in _json_rows(piece, corpus, Columns()):
-                return list(row)
+            rows = islice(_json_rows(piece, corpus), ROWS_LOOKED_AT)
+            if names := list(dict.fromkeys(name for _, row in rows for name in row)):
+                return names
         except RowError as error:
             raise IngestError(f"{error.place.named(corpus)}: {error.fault}") from None
-        except (OSError, EOFError) as error:
+        except _UNREADABLE as error:
             raise IngestError(f"{piece.name} cannot be read: {one_line(error)}.") from error
     raise IngestError(f"{corpus.location} has no row. There is nothing to ingest.")
 
 
-def _json_rows(
-    piece: Piece, corpus: Corpus, columns: Columns
-) -> Iterator[tuple[Place, dict[str, Any]]]:
+def _json_rows(piece: Piece, corpus: Corpus) -> Iterator[tuple[Place, dict[str, Any]]]:
     for place, line in _lines(piece, corpus):
         try:
             text = line.decode("utf-8-sig" if place.number in (0, 1) else "utf-8")
@@ -162,7 +164,8 @@ def _json_rows(
         try:
             row = json.loads(text)
         except (ValueError, RecursionError) as error:
-            fault = getattr(error, "msg", "nested too deeply")
+            deep = isinstance(error, RecursionError)
+            fault = "nested too deeply" if deep else getattr(error, "msg", one_line(error))
             raise RowError(place, f"it is not JSON ({fault}). Write one object a line.") from None
         if not isinstance(row, dict):
             raise RowError(place, f"expected a JSON object, got {type(row).__name__}.")
@@ -194,7 +197,7 @@ def _lines(piece: Piece, corpus: Corpus) -> Iterator[tuple[Place, bytes]]:
 def _parquet_rows(
     piece: Piece, corpus: Corpus, columns: Columns
 ) -> Iterator[tuple[Place, dict[str, Any]]]:
-    from pyarrow import parquet
+    from pyarrow import parquet  # type: ignore[import-untyped]
 
     system, _ = filesystem(corpus.location, corpus.options)
     with system.open_input_file(piece.path) as opened:
@@ -247,12 +250,13 @@ def _document(place: Place, row: dict[str, Any], columns: Columns) -> Document |
         raise RowError(place, f"the id {columns.id!r} must be a string, got {identifier!r:.60}.")
     names: Iterable[str] = row if columns.metadata is None else columns.metadata
     names = dict.fromkeys([*names, *columns.filters])
-    own = {columns.text, columns.id}
+    chosen = {*(columns.metadata or ()), *columns.filters}
+    own = {columns.text, columns.id} - chosen
     metadata = {}
     for name in names:
         value = _json_value(row.get(name))
         scalar = isinstance(value, str | int | float)
-        if name not in own and value is not None and (scalar or columns.metadata is not None):
+        if name not in own and value is not None and (scalar or name in chosen):
             metadata[name] = value
     return Document(id=identifier, page_content=text, metadata=metadata)
 

@@ -19,7 +19,7 @@ if __name__ == "__main__":  # the folder of a script comes first, and would hide
 
 from langchain_core.documents import Document
 
-from retrievers.documents import latest_score
+from retrievers.documents import check_count, latest_score
 from retrievers.lance import LanceRetriever
 from retrievers.lance_table import LanceError, open_table
 from scale.command_line import model, table_arguments
@@ -53,6 +53,8 @@ def open_retriever(args: argparse.Namespace) -> LanceRetriever:
     table = open_table(args.uri, args.table, dict(args.storage_option) or None)
     search: dict[str, Any] = {} if args.exact else saved_search(table)
     given = {"nprobes": args.nprobes, "refine_factor": args.refine_factor}
+    for name, number in {"k": args.k, **given}.items():
+        check_count(f"--{name.replace('_', '-')}", number, 1)
     search |= {name: value for name, value in given.items() if value is not None}
     return LanceRetriever(
         table=table,
@@ -75,8 +77,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    table_arguments(parser)
     add = parser.add_argument
+    add("uri", metavar="URI", help="the database: a folder, or s3://…")
+    table_arguments(parser)
     add("questions", nargs="+", metavar="QUESTION")
     add("--kind", choices=MODES, default="hybrid", help="of search (default: hybrid)")
     add("--k", type=int, default=4, help="how many passages (default: 4)")

@@ -17,13 +17,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retrievers.lance_filter import arrow
-from retrievers.lance_table import LanceError, check_dimension, connected, explained, table_exists
+from retrievers.lance_table import (
+    LanceError,
+    ask,
+    check_dimension,
+    connected,
+    explained,
+    read_schema,
+    table_exists,
+)
 
 from .reading import SHARD_COLUMN
 from .sources import Corpus, IngestError, listed
 
 ATTEMPTS = 5
 HASHES_AT_ONCE = 20_000_000
+
+_Known = dict[str, tuple[dict[str, Any], list[list[Any]]]]
+"""Of each source: its settings, and the name, size and last change of its files."""
 
 
 class ShardTable:
@@ -40,12 +51,12 @@ class ShardTable:
         self, uri: str, name: str, source: str, storage_options: dict[str, str] | None = None
     ) -> None:
         self.uri, self.name, self.source = uri, name, source
-        with explained(f"The database {uri}"):
-            self._database = connected(uri, storage_options, make=True)
-            self._table: Any = self._opened(name)
-        self._version = self._table.version if self._table is not None else 0
+        self._database = connected(uri, storage_options, make=True)
+        self._table: Any = self._opened(name)
+        self._version = self._newest()
         self._known: set[str] = set()
-        if self._table is not None and SHARD_COLUMN not in self._table.schema.names:
+        self._begun: tuple[dict[str, Any], list[list[Any]]] | None = None  # not written down yet
+        if self._table is not None and SHARD_COLUMN not in read_schema(self._table).names:
             raise IngestError(
                 f"The table {name!r} in {uri} was not made by ingest, which keeps a column "
                 f"{SHARD_COLUMN!r}. Choose another name: --table."
@@ -57,7 +68,10 @@ class ShardTable:
         return self._table
 
     def begin(self, settings: Mapping[str, Any], corpus: Corpus, fresh: bool = False) -> None:
-        """Write down what the corpus and the settings are, or check that they are as they were.
+        """Check that corpus and settings are as they were; if there are none yet, keep them.
+
+        They are written down just before the first row: a run that fails before, as its model
+        cannot be loaded, leaves nothing that the next would have to be like.
 
         Args:
             settings: What the rows depend on, as JSON has it.
@@ -69,39 +83,16 @@ class ShardTable:
         """
         known = self._settings()
         if fresh:
-            self._delete_source(known)
-            known.pop(self.source, None)
-        others = {name: theirs for name, (theirs, _) in known.items() if name != self.source}
-        for other, theirs in others.items():
-            # Vectors of two models in one column could not be compared.
-            for name in ("model", "filter_columns"):
-                if theirs.get(name) != settings.get(name):
-                    raise IngestError(
-                        f"The table {self.name!r} holds {other!r} with {name} "
-                        f"{theirs.get(name)!r}, and now it is {settings.get(name)!r}. Give the "
-                        "same, choose another table (--table), or start anew (--fresh)."
-                    )
-        files = corpus.manifest()
-        if self.source not in known:
-            row = {
-                "source": [self.source],
-                "settings": [json.dumps(settings)],
-                "files": [zlib.compress(json.dumps(files).encode())],
-            }
-            self._add_settings(row)
-            return
-        settings_before, files_before = known[self.source]
-        changes = [
-            f"{name} was {settings_before.get(name)!r} and is {settings.get(name)!r}"
-            for name in {**settings_before, **settings}
-            if settings_before.get(name) != settings.get(name)
-        ]
-        if changes := changes or _file_changes(files_before, files):
-            raise IngestError(
-                f"{self.source!r} in the table {self.name!r} was begun otherwise: "
-                f"{'; '.join(changes)}. Restore that to go on, choose another table (--table) or "
-                "--source-name, or start anew (--fresh)."
-            )
+            before = known.pop(self.source, None)
+            own = self._table is not None and self._rows(f"{SHARD_COLUMN} IS NULL") > 0
+            if own and before is not None:
+                self._check_others({"rows of your own": before[0]}, settings)
+            self._check_others({name: theirs for name, (theirs, _) in known.items()}, settings)
+            self._delete_source(whole=not known and not own)
+        self._begun = (dict(settings), corpus.manifest())
+        self._check(known)
+        if self.source in known:
+            self._begun = None
 
     def written(self) -> dict[int, dict[int, bool]]:
         """Return the shards in the table: by unit, their numbers, and whether each is its last.
@@ -126,6 +117,7 @@ class ShardTable:
             IngestError: If another process ingests the same corpus at the same time.
             LanceError: If the table cannot be written.
         """
+        self._write_down()
         for attempt in range(1, ATTEMPTS + 1):
             if self._has(shard):
                 self._known.add(shard)
@@ -137,16 +129,16 @@ class ShardTable:
                     raise
                 time.sleep(0.05 * attempt)  # another writer, of an index or of another source
                 continue
-            if self._table.version > self._version + 1:
+            if self._newest() > self._version + 1:
                 self._check_once(shard, rows.num_rows)
-            self._version = self._table.version
+            self._version = self._newest()
             self._known.add(shard)
             return True
         return False
 
     def count(self) -> int:
         """Return the number of rows in the table, those of other sources too."""
-        return 0 if self._table is None else int(self._table.count_rows())
+        return 0 if self._table is None else int(ask(self._table, self._table.count_rows))
 
     def twice(self) -> tuple[int, list[str]]:
         """Return how many document ids there are more than once, and five of them.
@@ -178,14 +170,19 @@ class ShardTable:
 
     def _first(self) -> Any:
         """Yield the ids of the first chunks of documents, in batches."""
-        query = self._table.search().where("id LIKE '%#1'").select(["id"])
-        for batch in query.to_batches():
-            yield batch["id"].to_pylist()
+        with explained(f"The table {self.name!r}"):
+            query = self._table.search().where("id LIKE '%#1'").select(["id"])
+            for batch in query.to_batches():
+                yield batch["id"].to_pylist()
 
     def _opened(self, name: str) -> Any:
-        if not table_exists(self._database, name):
-            return None
-        return self._database.open_table(name)
+        with explained(f"The table {name!r} in {self.uri}"):
+            if not table_exists(self._database, name):
+                return None
+            return self._database.open_table(name)
+
+    def _newest(self) -> int:
+        return 0 if self._table is None else int(ask(self._table, lambda: self._table.version))
 
     def _counts(self) -> Counter[str]:
         counts: Counter[str] = Counter()
@@ -193,8 +190,8 @@ class ShardTable:
             self._table = self._opened(self.name)
         if self._table is None:
             return counts
+        self._version = self._newest()
         with explained(f"The table {self.name!r}"):
-            self._version = self._table.version
             for batch in self._table.search().select([SHARD_COLUMN]).to_batches():
                 for pair in batch[SHARD_COLUMN].value_counts().to_pylist():
                     name = pair["values"]
@@ -205,13 +202,13 @@ class ShardTable:
     def _has(self, shard: str) -> bool:
         if shard in self._known:  # Ray ran a task twice
             return True
-        if self._table is None or self._table.version == self._version:
+        if self._table is None or self._newest() == self._version:
             return False
-        self._version = self._table.version
-        return self._rows(shard) > 0
+        self._version = self._newest()
+        return self._rows(_is(shard)) > 0
 
-    def _rows(self, shard: str) -> int:
-        return int(self._table.count_rows(_is(shard)))
+    def _rows(self, condition: str) -> int:
+        return int(ask(self._table, lambda: self._table.count_rows(condition)))
 
     def _add(self, rows: Any) -> None:
         with explained(f"The table {self.name!r}"):
@@ -228,7 +225,7 @@ class ShardTable:
                 raise
 
     def _check_once(self, shard: str, rows: int) -> None:
-        if self._rows(shard) > rows:
+        if self._rows(_is(shard)) > rows:
             self._delete(shard)
             raise IngestError(
                 f"Another process ingests {self.source!r} into the table {self.name!r}. Let one "
@@ -238,39 +235,98 @@ class ShardTable:
     def _delete(self, shard: str) -> None:
         with explained(f"The table {self.name!r}"):
             self._table.delete(_is(shard))
-            self._version = self._table.version
+        self._version = self._newest()
 
-    def _settings(self) -> dict[str, tuple[dict[str, Any], list[list[Any]]]]:
+    def _check(self, known: _Known) -> None:
+        """Refuse what differs from the settings of this source, or of another in the table."""
+        assert self._begun is not None
+        settings, files = self._begun
+        others = {name: theirs for name, (theirs, _) in known.items() if name != self.source}
+        self._check_others(others, settings)
+        if self.source not in known:
+            return
+        settings_before, files_before = known[self.source]
+        changes = [
+            f"{name} was {settings_before.get(name)!r} and is {settings.get(name)!r}"
+            for name in {**settings_before, **settings}
+            if settings_before.get(name) != settings.get(name)
+        ]
+        if changes := changes or _file_changes(files_before, files):
+            raise IngestError(
+                f"{self.source!r} in the table {self.name!r} was begun otherwise: "
+                f"{'; '.join(changes)}. Restore that to go on, choose another table (--table) or "
+                "--source-name, or start anew (--fresh)."
+            )
+
+    def _check_others(
+        self, others: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]
+    ) -> None:
+        for other, theirs in others.items():
+            # Vectors of two models in one column could not be compared.
+            for name in ("model", "filter_columns"):
+                if theirs.get(name) != settings.get(name):
+                    raise IngestError(
+                        f"The table {self.name!r} holds {other!r} with {name} "
+                        f"{theirs.get(name)!r}, and now it is {settings.get(name)!r}. Give the "
+                        "same, or choose another table (--table)."
+                    )
+
+    def _settings(self) -> _Known:
+        """Return settings and files of each source, as they were written down."""
         table = self._opened(f"{self.name}_ingest")
         if table is None:
+            if self._table is not None:
+                raise IngestError(
+                    f"The settings of the table {self.name!r} are not there: the table "
+                    f"'{self.name}_ingest' is missing. Restore it, or choose another name: --table."
+                )
             return {}
         found = {}
-        for row in table.search().to_list():
-            files = json.loads(zlib.decompress(row["files"]))
-            found[row["source"]] = (json.loads(row["settings"]), files)
+        for row in ask(table, lambda: table.search().to_list()):
+            try:
+                files = json.loads(zlib.decompress(row["files"]))
+                found[row["source"]] = (json.loads(row["settings"]), files)
+            except (KeyError, TypeError, ValueError, zlib.error) as error:
+                raise IngestError(
+                    f"The table '{self.name}_ingest' in {self.uri} was not made by ingest, which "
+                    "keeps its settings there. Choose another name: --table."
+                ) from error
         return found
 
-    def _add_settings(self, row: dict[str, Any]) -> None:
-        pa = arrow()
-        rows = pa.table(row)
-        with explained(f"The table '{self.name}_ingest'"):
-            table = self._opened(f"{self.name}_ingest")
-            if table is None:
-                self._database.create_table(f"{self.name}_ingest", rows)
-            else:
-                table.add(rows)
-
-    def _delete_source(self, known: Mapping[str, Any]) -> None:
-        with explained(f"The table {self.name!r}"):
-            if self._table is not None:
-                if set(known) <= {self.source}:
-                    self._database.drop_table(self.name)
-                    self._table, self._version = None, 0
+    def _write_down(self) -> None:
+        """Write the settings before the first row, unless another process just did."""
+        if self._begun is None:
+            return
+        name = f"{self.name}_ingest"
+        table = self._opened(name)
+        known = {} if table is None else self._settings()
+        self._check(known)
+        if self.source not in known:
+            settings, files = self._begun
+            row = {
+                "source": [self.source],
+                "settings": [json.dumps(settings)],
+                "files": [zlib.compress(json.dumps(files).encode())],
+            }
+            rows = arrow().table(row)
+            with explained(f"The table {name!r}"):
+                if table is None:
+                    self._database.create_table(name, rows)
                 else:
-                    self._table.delete(f"starts_with({SHARD_COLUMN}, '{self.source}/')")
-                    self._version = self._table.version
+                    table.add(rows)
+        self._begun = None
+
+    def _delete_source(self, whole: bool) -> None:
+        """Delete the rows of this source, or the table, if it holds nothing else."""
+        with explained(f"The table {self.name!r}"):
+            if self._table is not None and whole:
+                self._database.drop_table(self.name)
+                self._table = None
+            elif self._table is not None:
+                self._table.delete(f"starts_with({SHARD_COLUMN}, '{self.source}/')")
             if (settings := self._opened(f"{self.name}_ingest")) is not None:
                 settings.delete(f"source = '{self.source}'")
+        self._version = self._newest()
 
 
 def check_source(name: str) -> None:

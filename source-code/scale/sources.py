@@ -72,7 +72,8 @@ class Corpus:
     location: str
     format: str
     files: tuple[File, ...]
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of the object store, keys too; so no message shows them."""
 
     @property
     def size(self) -> int:
@@ -103,6 +104,8 @@ def find_corpus(
     if format is not None and format not in FORMATS:
         raise IngestError(f"The format must be one of {', '.join(FORMATS)}, got {format!r}.")
     shown = os.fspath(location)
+    if not shown.strip():
+        raise IngestError("The corpus has no address. Give a file, a folder or a pattern.")
     found = _listed(shown, options or {})
     if format is None and any(file.name == "corpus.jsonl" for file in found):
         format = "beir"
@@ -148,14 +151,17 @@ def units(corpus: Corpus, size: int) -> list[Unit]:
 
 
 def filesystem(location: str, options: Mapping[str, str]) -> tuple[Any, str]:
-    """Return the `pyarrow.fs` file system of an address, and the path in it."""
+    """Return the `pyarrow.fs` file system of an address, and the path in it.
+
+    Raises:
+        IngestError: If it is an address of another kind than `s3://…`.
+    """
     from pyarrow import fs  # type: ignore[import-untyped]
 
     if "://" not in location:
         return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(location))
     if not location.startswith("s3://"):
-        system, path = fs.FileSystem.from_uri(location)
-        return system, path
+        raise IngestError(f"A corpus is a path on this machine or s3://…, got {location!r}.")
     return fs.S3FileSystem(**_s3_arguments(options)), location.removeprefix("s3://").rstrip("/")
 
 
@@ -193,11 +199,12 @@ def _listed(location: str, options: Mapping[str, str]) -> list[File]:
         if about.type == fs.FileType.NotFound:
             raise IngestError(f"There is no file or folder {location}. Check the path.")
         entries = system.get_file_info(fs.FileSelector(base, recursive=True))
-    except OSError as error:
+        paths = [entry.path for entry in entries]
+    except (OSError, ValueError) as error:  # of names that are not UTF-8 too
         raise IngestError(f"{location} cannot be read: {one_line(error)}.") from error
     files = []
-    for entry in entries:
-        name = entry.path[len(base) :].lstrip("/").replace(os.sep, "/")
+    for entry, entry_path in zip(entries, paths):
+        name = entry_path[len(base) :].lstrip("/").replace(os.sep, "/")
         hidden = any(part.startswith((".", "_")) for part in name.split("/"))
         if entry.type == fs.FileType.File and not hidden and pattern.fullmatch(name):
             files.append(_file(entry, name))
@@ -239,16 +246,8 @@ def _pieces(corpus: Corpus, size: int) -> Iterator[Piece]:
 def _row_groups(corpus: Corpus) -> Iterator[Piece]:
     from concurrent.futures import ThreadPoolExecutor
 
-    from pyarrow import parquet
-
-    system, _ = filesystem(corpus.location, corpus.options)
-
     def pieces(file: File) -> list[Piece]:
-        try:
-            with system.open_input_file(file.path) as opened:
-                footer = parquet.ParquetFile(opened).metadata
-        except (OSError, ValueError) as error:
-            raise IngestError(f"{file.name} is no Parquet file: {one_line(error)}.") from error
+        footer = parquet_footer(corpus, file)
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
         starts = [0, *accumulate(group.num_rows for group in groups)]
         # The bytes of the columns, as rows of a group may be anywhere in the file.
@@ -262,6 +261,22 @@ def _row_groups(corpus: Corpus) -> Iterator[Piece]:
     with ThreadPoolExecutor(16) as threads:
         for found in threads.map(pieces, corpus.files):
             yield from found
+
+
+def parquet_footer(corpus: Corpus, file: File) -> Any:
+    """Return what the end of a Parquet file says: its schema, and where its rows are.
+
+    Raises:
+        IngestError: If it is no such file, or cannot be read.
+    """
+    from pyarrow import parquet
+
+    system, _ = filesystem(corpus.location, corpus.options)
+    try:
+        with system.open_input_file(file.path) as opened:
+            return parquet.ParquetFile(opened).metadata
+    except (OSError, ValueError) as error:
+        raise IngestError(f"{file.name} is no Parquet file: {one_line(error)}.") from error
 
 
 def one_line(error: BaseException) -> str:
