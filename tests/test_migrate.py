@@ -53,31 +53,6 @@ PAIRS = {
         t = TimeWeightedRetriever.from_vectorstore(vectorstore=v, decay_rate=0.1, top_n=1)
         """,
     ),
-    "a reranker that stands alone": (
-        """
-        from langchain.retrievers.document_compressors import CrossEncoderReranker
-        steps = [CrossEncoderReranker(model=m)]
-        """,
-        """
-        from app.retrievers.cross_encoder_reranker import CrossEncoderReranker
-        steps = [CrossEncoderReranker(model=m)]
-        """,
-    ),
-    "a retriever of parents in a store": (
-        """
-        from langchain.retrievers import ParentDocumentRetriever, TimeWeightedVectorStoreRetriever
-        p = ParentDocumentRetriever(vectorstore=v, docstore=d, child_splitter=s)
-        p.add_documents(documents, ids=None)
-        t = TimeWeightedVectorStoreRetriever(vectorstore=v, decay_rate=0.1, k=1)
-        """,
-        """
-        from app.retrievers.parent_document import ParentDocumentRetriever
-        from app.retrievers.time_weighted import TimeWeightedRetriever
-        p = ParentDocumentRetriever.from_vectorstore(vectorstore=v, docstore=d, child_splitter=s)
-        p.add_documents(documents, ids=None)
-        t = TimeWeightedRetriever.from_vectorstore(vectorstore=v, decay_rate=0.1, top_n=1)
-        """,
-    ),
     "a class that may be missing": (
         """
         try:
