@@ -344,6 +344,26 @@ from app.rephrase import RePhraseQueryRetriever
 chain = RunnableLambda(lambda question: "kite")
 assert ids(RePhraseQueryRetriever(retriever=Fixed(found=[A]), llm_chain=chain).invoke("q")) == ["a"]
 """,
+    "query_parser": """
+from app.query_parser import parse_filter
+assert parse_filter('eq("colour", "red")') == parse_filter({"colour": "red"})
+""",
+    "query_filter": """
+from app.query_filter import AttributeInfo, FilterTranslator
+from langchain_core.structured_query import Comparator, Comparison
+is_red = Comparison(comparator=Comparator.EQ, attribute="colour", value="red")
+assert is_red.accept(FilterTranslator()) == {"colour": {"$eq": "red"}}
+""",
+    "self_query": """
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.runnables import RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
+from app.self_query import SelfQueryRetriever
+store = InMemoryVectorStore(DeterministicFakeEmbedding(size=16))
+store.add_documents([A.model_copy(update={"metadata": {"colour": "red"}}), B])
+said = RunnableLambda(lambda asked: '{"query": "bird", "filter": {"colour": "red"}}')
+assert ids(SelfQueryRetriever(vectorstore=store, query_constructor=said).invoke("q")) == ["a"]
+""",
     "mmr": """
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from app.mmr import MMRRetriever
@@ -382,6 +402,8 @@ def test_a_file_imports_at_most_documents_and_one_other_beside_it(name: str) -> 
         "bm25": {"bm25_file", "bm25_index"},
         # A table is searched with the filters that its columns allow, hence by both files.
         "lance": {"lance_filter", "lance_table"},
+        # What a model says is read, checked and searched for: each by itself is of use elsewhere.
+        "self_query": {"dense", "query_filter", "query_parser"},
         # What is exported is loaded and checked as the cross-encoder that it stands in for.
         "onnx_cross_encoder": {"batching", "cross_encoder"},
     }

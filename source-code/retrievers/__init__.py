@@ -10,6 +10,7 @@ from typing import Any
 
 _HOME = {
     "AdaptiveFusionRetriever": "adaptive_fusion",
+    "AttributeInfo": "query_filter",
     "BM25Retriever": "bm25",
     "CachedRetriever": "cached",
     "ContextualCompressionRetriever": "compression",
@@ -44,6 +45,7 @@ _HOME = {
     "RerankRetriever": "rerank",
     "SVMRetriever": "svm",
     "ScoreFusionRetriever": "score_fusion",
+    "SelfQueryRetriever": "self_query",
     "SentenceWindow": "compressors",
     "SqlMetadataEnricher": "sql",
     "SqlRetriever": "sql",
