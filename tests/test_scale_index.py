@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
+from langchain_core.embeddings import Embeddings, FakeEmbeddings
 
 from retrievers.ensemble import RRFEnsembleRetriever
 from retrievers.lance import LanceRetriever
 from retrievers.lance_table import LanceError, open_table, unindexed_rows, update_indexes
 from retrievers.rerank import RerankRetriever
 from scale import index, search, vector_index
+from scale.command_line import ingested_models
 from scale.recall import (
     Measured,
     cheapest,
@@ -485,6 +486,74 @@ def test_a_script_ends_with_one_sentence_where_there_is_no_table(
         script.main([str(tmp_path), *words])
     assert "was not found" in str(stopped.value)
     assert "\n" not in str(stopped.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--k", "0"], "Error: --k must be a whole number of at least 1"),
+        (["--samples", "-1"], "Error: --samples must be"),
+        (["--questions", "nowhere.txt"], "nowhere.txt"),
+        (["--questions", "BLANK"], "Error: There is no question in"),
+        (["--questions", "LONG"], "Error: A vector has 3 dimensions and the column 'vector' has"),
+        (["--device", "cpu", "--questions", "LONG"], "Error: --device is for --model"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_before_an_index_is_built(
+    options: list[str], fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = made(tmp_path / "db", 20)
+    files = {"BLANK": tmp_path / "blank.txt", "LONG": tmp_path / "long.txt"}
+    files["BLANK"].write_text("\n \n", "utf-8")
+    files["LONG"].write_text("\ufeffpassage 1", "utf-8")
+    if "--device" not in options:
+        monkeypatch.setattr(index, "model", lambda args: FakeEmbeddings(size=3))
+    with pytest.raises(SystemExit) as stopped:
+        index.main([str(tmp_path / "db"), *(str(files.get(o, o)) for o in options)])
+    assert fault in str(stopped.value)
+    assert list(table.list_indices()) == []
+
+
+@pytest.mark.parametrize(
+    "options", [["--keep-hours", "inf"], ["--keep-hours", "nan"], ["--recall", "1.5"]]
+)
+def test_a_number_that_is_none_is_refused_with_the_usage(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        index.main(["db", *options])
+    assert stopped.value.code == 2
+    assert f"argument {options[0]}: must be" in capsys.readouterr().err
+
+
+def test_no_samples_measure_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(tmp_path, 20)
+    index.main([str(tmp_path), "--samples", "0"])
+    assert capsys.readouterr().out.endswith("Nothing is measured.\n")
+
+
+@pytest.mark.parametrize("option", ["--k", "--nprobes", "--refine-factor"])
+def test_a_count_that_search_cannot_take_is_one_sentence(option: str, tmp_path: Path) -> None:
+    made(tmp_path, 20)
+    with pytest.raises(SystemExit) as stopped:
+        search.main([str(tmp_path), "passage", "--kind", "fulltext", option, "0"])
+    assert stopped.value.code == f"Error: {option} must be a whole number of at least 1, got 0."
+
+
+def test_a_model_that_cannot_be_loaded_is_one_sentence(tmp_path: Path) -> None:
+    made(tmp_path, 20)
+    nowhere = tmp_path / "no model"
+    with pytest.raises(SystemExit) as stopped:
+        search.main([str(tmp_path), "passage", "--kind", "dense", "--model", str(nowhere)])
+    assert str(stopped.value).startswith("Error: The model could not be loaded: ")
+    assert "\n" not in str(stopped.value)
+
+
+def test_what_only_looks_like_settings_of_an_ingest_is_no_fault(tmp_path: Path) -> None:
+    database = lancedb.connect(tmp_path)
+    database.create_table("a_ingest", [{"settings": "{}"}])
+    database.create_table("b_ingest", [{"other": "{}"}])
+    assert [ingested_models(str(tmp_path), name) for name in ("a", "b", "c")] == [set()] * 3
 
 
 def test_index_runs_as_a_file(tmp_path: Path) -> None:

@@ -98,8 +98,12 @@ def ingested_models(
         database = connected(uri, storage_options)
         if not table_exists(database, f"{table}_ingest"):
             return set()
-        rows = database.open_table(f"{table}_ingest").search().select(["settings"]).to_list()
-    return {str(json.loads(row["settings"])["model"]) for row in rows}
+        noted = database.open_table(f"{table}_ingest")
+        if "settings" not in noted.schema.names:
+            return set()
+        rows = noted.search().select(["settings"]).to_list()
+    notes = (json.loads(row["settings"]) for row in rows)
+    return {str(note["model"]) for note in notes if "model" in note}
 
 
 def _storage_option(text: str) -> tuple[str, str]:
