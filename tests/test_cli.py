@@ -409,6 +409,8 @@ def test_copy_prints_what_to_install(rag: Rag, tmp_path: Path) -> None:
     assert code == 0
     assert sorted(path.name for path in (tmp_path / "app").iterdir()) == [
         "bm25.py",
+        "bm25_file.py",
+        "bm25_index.py",
         "documents.py",
         "ensemble.py",
     ]
