@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.documents import BaseDocumentCompressor, BaseDocumentTransformer, Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 from langchain_tests.integration_tests import RetrieversIntegrationTests
+from langchain_text_splitters import CharacterTextSplitter
 
 from helpers import FailingRetriever, ListRetriever, TraceRecorder, doc, texts
+from retrievers.cached import CachedRetriever
 from retrievers.compression import ContextualCompressionRetriever, DocumentCompressorPipeline
 from retrievers.documents import document_key
 from retrievers.ensemble import RRFEnsembleRetriever
@@ -338,3 +340,73 @@ def test_whatever_a_pipeline_cuts_its_places_are_those_of_the_text_that_was_foun
         assert document.page_content == original[begin:end] != ""
         assert (record["from"], record["to"]) == (len(original), end - begin)
         assert json.dumps(document.metadata)
+
+
+# Transformers as stages
+
+
+class Halves(BaseDocumentTransformer):
+    """Splits at the first blank, as a text splitter splits: new documents without ids."""
+
+    async def atransform_documents(
+        self, documents: Sequence[Document], **kwargs: Any
+    ) -> Sequence[Document]:
+        return tuple(self.transform_documents(documents))
+
+    def transform_documents(
+        self, documents: Sequence[Document], **kwargs: Any
+    ) -> Sequence[Document]:
+        for document in documents:
+            document.metadata["seen"] = True  # of the copies that it is given
+        return [
+            Document(page_content=half, metadata=document.metadata)
+            for document in documents
+            for half in document.page_content.split(" ", 1)
+        ]
+
+
+class Nothing(BaseDocumentTransformer):
+    def transform_documents(self, documents: Any, **kwargs: Any) -> Any:
+        return None
+
+
+async def test_a_transformer_is_a_stage_and_a_compressor_sees_its_pieces() -> None:
+    stored = doc("red kite", "a", source="a.txt")
+    for name in ("compressors", "transformers"):  # ours and LangChain's
+        stages = [Halves(), Applied(function=without_the_first)]
+        pipeline = DocumentCompressorPipeline(**{name: stages})
+        for kept in (
+            pipeline.compress_documents([stored], "q"),
+            await pipeline.acompress_documents([stored], "q"),
+        ):
+            assert texts(kept) == ["kite"]
+            assert (kept[0].id, kept[0].metadata["source"]) == (None, "a.txt")
+        assert pipeline.compressors == stages
+    assert stored.metadata == {"source": "a.txt"}
+    for given_twice in ({"compressors": [Halves()], "transformers": [Halves()]}, {}):
+        with pytest.raises(ValueError, match=r"compressors|transformers"):
+            DocumentCompressorPipeline(**given_twice)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="compressors"):
+        DocumentCompressorPipeline(compressors=["no stage"])  # type: ignore[list-item]
+
+
+async def test_a_transformer_that_returns_no_documents_is_an_error_that_names_it() -> None:
+    pipeline = DocumentCompressorPipeline(compressors=[Halves(), Nothing()])
+    match = "Nothing must return a list of Document, it returned NoneType"
+    with pytest.raises(TypeError, match=match) as caught:
+        pipeline.compress_documents([doc("a")], "q")
+    assert caught.value.__notes__ == ["Raised by compressor_2 (Nothing)."]
+    with pytest.raises(TypeError, match=match):
+        await pipeline.acompress_documents([doc("a")], "q")
+
+
+def test_a_pipeline_of_transformers_can_be_cached() -> None:
+    retriever = ContextualCompressionRetriever(
+        base_retriever=found("red kite"),
+        compressor=DocumentCompressorPipeline(
+            compressors=[CharacterTextSplitter(separator=" ", chunk_size=4, chunk_overlap=0)]
+        ),
+    )
+    cached = CachedRetriever(retriever=retriever)
+    assert texts(cached.invoke("q")) == texts(cached.invoke("q")) == ["red", "kite"]
+    assert cached.info().hits == 1

@@ -649,3 +649,94 @@ def test_it_finds_the_parents_that_langchains_class_finds() -> None:
     )
     for query in ("w3 w4 w5", "w30", "w22 w23", "none of them"):
         assert texts(new.invoke(query)) == texts(old.invoke(query))
+
+
+# Made of a vector store
+
+
+def of_store(stores: Stores, windows: bool = False, **fields: Any) -> ParentDocumentRetriever:
+    return ParentDocumentRetriever.from_vectorstore(**stores.arguments(windows), **fields)
+
+
+async def test_from_vectorstore_adds_and_finds_and_shows_its_stores() -> None:
+    for use_async in (False, True):
+        stores = Stores()
+        retriever = of_store(stores, search_kwargs={"k": 9})
+        added = [doc("red,kite", "a"), doc("owl", "b")]
+        if use_async:
+            assert await retriever.aadd_documents(added) == ["a", "b"]
+            assert {d.id for d in await retriever.ainvoke("kite")} == {"a", "b"}
+        else:
+            assert retriever.add_documents(added) == ["a", "b"]
+            assert {d.id for d in retriever.invoke("kite")} == {"a", "b"}
+        assert stores.child_ids == {"a/1", "a/2", "b/1"}
+        assert retriever.vectorstore is stores.vectors
+        assert retriever.docstore is stores.parents
+        assert retriever.id_key == "doc_id"
+        assert added[0].metadata == {}
+
+
+async def test_ids_given_are_the_keys_and_replace_what_was_there() -> None:
+    stores = Stores()
+    retriever = of_store(stores)
+    assert retriever.add_documents([doc("a,b,c"), doc("d")], ids=["x", "y"]) == ["x", "y"]
+    assert await retriever.aadd_documents([doc("e")], ids=["x"]) == ["x"]
+    assert stores.parent_ids == {"x", "y"}
+    assert stores.child_ids == {"x/1", "y/1"}
+    windows = of_store(Stores(), windows=True)
+    assert windows.add_documents([doc("a,b;c")], ids=["x"]) == ["x#1", "x#2"]
+
+
+async def test_with_parents_that_are_there_only_children_are_added() -> None:
+    stores = Stores()
+    retriever = of_store(stores)
+    stores.parents.mset([("x", doc("whole"))])
+    assert retriever.add_documents([doc("a,b")], ["x"], add_to_docstore=False) == ["x"]
+    assert stores.child_ids == {"x/1", "x/2"}
+    await retriever.aadd_documents([doc("c", "x")], add_to_docstore=False)
+    assert texts(retriever.invoke("a")) == ["whole"]
+    with pytest.raises(ValueError, match="needs ids"):
+        retriever.add_documents([doc("a")], add_to_docstore=False)
+    with pytest.raises(ValueError, match="needs ids"):
+        await retriever.aadd_documents([doc("a")], add_to_docstore=False)
+
+
+async def test_children_keep_the_metadata_that_is_asked_for() -> None:
+    stores = Stores()
+    retriever = of_store(stores, child_metadata_fields=["team", "missing"])
+    await retriever.aadd_documents([doc("a", "x", team="red", secret="s")])
+    (piece,) = stores.vectors.store.values()
+    assert piece["metadata"] == {"team": "red", "doc_id": "x"}
+    assert retriever.invoke("a")[0].metadata["secret"] == "s"
+
+
+def test_what_is_missing_to_add_is_said() -> None:
+    stores = Stores()
+    with pytest.raises(ValueError, match="Got 1 ids for 2 documents"):
+        of_store(stores).add_documents([doc("a"), doc("b")], ids=["x"])
+    with pytest.raises(TypeError, match="must be a list of Document"):
+        of_store(stores).add_documents("text")  # type: ignore[arg-type]
+    bare = ParentDocumentRetriever.from_vectorstore(stores.vectors, stores.parents)
+    with pytest.raises(ValueError, match=r"child_splitter is missing.*'doc_id'"):
+        bare.add_documents([doc("a")])
+    keyword = ParentDocumentRetriever(
+        base_retriever=ListRetriever(documents=[]),
+        docstore=stores.parents,
+        child_splitter=Split(","),
+    )
+    with pytest.raises(TypeError, match=r"ListRetriever.* has no vectorstore"):
+        keyword.add_documents([doc("a")])
+    dense = ParentDocumentRetriever(
+        base_retriever=DenseRetriever(vectorstore=stores.vectors), docstore=stores.parents
+    )
+    assert dense.vectorstore is stores.vectors
+
+
+def test_the_search_is_the_one_that_is_asked_for() -> None:
+    stores = Stores()
+    narrow = of_store(stores, search_kwargs={"filter": lambda piece: False}, top_n=1)
+    narrow.add_documents([doc("a", "x")])
+    assert narrow.invoke("a") == []
+    assert texts(of_store(stores, search_type="mmr").invoke("a")) == ["a"]
+    with pytest.raises(ValueError, match="search_type"):
+        of_store(stores, search_type="nearest")

@@ -9,7 +9,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from helpers import FailingRetriever, ListRetriever, TraceRecorder, doc, texts
-from retrievers.reorder import ReorderRetriever, reorder_for_prompt
+from retrievers.reorder import LongContextReorder, ReorderRetriever, reorder_for_prompt
 
 Order = Literal["best_last", "both_ends"]
 ORDERS: list[Order] = ["best_last", "both_ends"]
@@ -128,3 +128,25 @@ async def test_c21_a_trace_shows_the_base_retriever_below(use_async: bool) -> No
     (child,) = [run for run, parent in trace.parents.items() if parent == root]
     assert trace.tags[child][-1] == "base_retriever"
     assert (trace.counts[child], trace.counts[root]) == (2, 1)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_as_a_transformer_it_gives_copies_in_the_order_of_the_function(order: Order) -> None:
+    documents = [doc(name, name, tags=["x"]) for name in "12345"]
+    reorder = LongContextReorder(order=order)
+    for reordered in (
+        reorder.transform_documents(documents),
+        await reorder.atransform_documents(documents),
+    ):
+        assert reordered == reorder_for_prompt(documents, order)
+        reordered[0].metadata["tags"].append("y")
+    assert texts(documents) == [*"12345"]
+    assert all(document.metadata == {"tags": ["x"]} for document in documents)
+    assert reorder.transform_documents([]) == []
+
+
+def test_the_transformer_puts_the_best_at_both_ends_unless_told_otherwise() -> None:
+    documents = [doc(name) for name in "12345"]
+    assert "".join(texts(LongContextReorder().transform_documents(documents))) == "24531"
+    with pytest.raises(ValueError, match="order"):
+        LongContextReorder(order="best_first")  # type: ignore[arg-type]

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from helpers import FailingRetriever, ListRetriever, TraceRecorder, doc, texts
@@ -273,3 +275,65 @@ def test_it_is_a_stable_sort_of_the_candidates(
     assert keys == sorted(keys)
     assert all(0 <= d.metadata["time_weighted_score"] <= 1 + 1e-9 for d in found)
     assert texts(retriever.invoke("q", top_n=10))[: len(found)] == texts(found)
+
+
+# Made of a vector store
+
+
+def of_store(**options: Any) -> TimeWeightedRetriever:
+    store = InMemoryVectorStore(DeterministicFakeEmbedding(size=4))
+    return TimeWeightedRetriever.from_vectorstore(store, **{"clock": lambda: NOON, **options})
+
+
+def stored_dates(retriever: TimeWeightedRetriever) -> list[Any]:
+    store: Any = retriever.vectorstore
+    return [entry["metadata"][retriever.date_key] for entry in store.store.values()]
+
+
+async def test_from_vectorstore_takes_langchains_settings() -> None:
+    retriever = of_store(decay_rate=0.2, top_n=2, search_kwargs={"filter": {"kind": "note"}})
+    assert retriever.decay_rate == pytest.approx(0.2)
+    yesterday = NOON - timedelta(days=1)
+    added = [doc("otter", "1", kind="note"), doc("otter", "2", kind="mail")]
+    added.append(doc("otter", "3", kind="note", last_accessed_at=yesterday))
+    assert retriever.add_documents(added) == ["1", "2", "3"]
+    for found in (retriever.invoke("otter"), await retriever.ainvoke("otter")):
+        assert [d.id for d in found] == ["1", "3"]
+        assert [d.metadata["recency_score"] for d in found] == pytest.approx([1, 0.8**24])
+        assert all(json.dumps(d.metadata) for d in found)
+    assert stored_dates(retriever) == [NOON.isoformat()] * 2 + [yesterday.isoformat()]
+    assert of_store().decay_rate == pytest.approx(0.01)
+    with pytest.raises(ValueError, match="decay_rate"):
+        of_store(decay_rate=1)
+
+
+async def test_what_is_added_gets_a_date_where_it_has_none_and_stays_as_it_was() -> None:
+    retriever = of_store(date_key="date")
+    dated = doc("b", date="2026-05-01")
+    blank = doc("c", date="")
+    new = doc("a", tags=["x"])
+    spring = datetime(2026, 3, 20)
+    await retriever.aadd_documents([new, dated, blank], current_time=spring, ids=["1", "2", "3"])
+    spring_text = "2026-03-20T00:00:00+00:00"
+    assert stored_dates(retriever) == [spring_text, "2026-05-01", spring_text]
+    assert (new.metadata, blank.metadata) == ({"tags": ["x"]}, {"date": ""})
+    retriever.add_documents([doc("d", date=date(2026, 5, 2)), doc("e", date=0)])
+    assert stored_dates(retriever)[3:] == ["2026-05-02T00:00:00+00:00", 0]
+    with pytest.raises(ValueError, match="Not a date: 'soon'") as caught:
+        retriever.add_documents([doc("f", "f", date="soon")])
+    assert "'date'" in caught.value.__notes__[0]
+    assert len(stored_dates(retriever)) == 5
+
+
+async def test_what_is_found_does_not_become_newer() -> None:
+    retriever = of_store()
+    retriever.add_documents([doc("otter")], current_time=NOON - timedelta(hours=5))
+    before = stored_dates(retriever)
+    first, second = retriever.invoke("otter"), await retriever.ainvoke("otter")
+    assert first == second
+    assert stored_dates(retriever) == before
+
+
+def test_a_base_retriever_without_a_store_says_so_when_something_is_added() -> None:
+    with pytest.raises(TypeError, match=r"ListRetriever.* has no vectorstore"):
+        weighted().add_documents([doc("a")])
