@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,8 @@ from lancedb import connect as open_database
 from langchain_core.documents import Document
 from object_store import ObjectStore
 from object_store import object_store as object_store
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from pyarrow import parquet
 from ray_cluster import ray_cluster as ray_cluster
 
@@ -898,3 +904,47 @@ def test_a_line_of_progress_says_how_far_it_is(
     shown(Report(chunks=500, bytes_done=25, bytes_total=100, seconds=10, seconds_left=3725.0))
     shown.close()
     assert capsys.readouterr().err == "25% of 0.0 MB, 500 rows, 50 rows/s, 1:02:05 left\n"
+
+
+# What the page says to install
+
+
+def closure(names: set[str]) -> set[str]:
+    """The distributions that come with these requirements."""
+    found: set[tuple[str, str]] = set()
+    left = [Requirement(name) for name in names]
+    while left:
+        requirement = left.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in {"", *requirement.extras}:
+            if (name, extra) in found:
+                continue
+            found.add((name, extra))
+            try:
+                needed = map(Requirement, metadata.requires(name) or ())
+            except metadata.PackageNotFoundError:  # of another system
+                continue
+            left += [n for n in needed if n.marker is None or n.marker.evaluate({"extra": extra})]
+    return {name for name, _ in found}
+
+
+def test_the_page_names_all_that_the_copied_package_imports() -> None:
+    page = (SOURCES.parent / "book" / "reference" / "scale.md").read_text("utf-8")
+    (line,) = re.findall(r"`uv add (.*)`", page)
+    there = closure(set(shlex.split(line)))
+    own = {"retrievers", "scale", "ragbook", *sys.stdlib_module_names}
+    files = [*SOURCES.glob("scale/*.py"), *SOURCES.glob("retrievers/lance*.py")]
+    imported = {"sentence_transformers"}  # which HuggingFaceEmbeddings imports
+    for file in files:
+        if file.name.startswith("postgres"):  # a page of its own
+            continue
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {name.name.partition(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.partition(".")[0])
+    imported -= own
+    homes = metadata.packages_distributions()
+    assert {"ray", "lancedb", "langchain_huggingface"} < imported
+    for package in imported:
+        assert {canonicalize_name(name) for name in homes[package]} & there, package
