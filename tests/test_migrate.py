@@ -521,14 +521,14 @@ PAIRS = {
         # what we search with
         from langchain.retrievers import (  # noqa: I001
             EnsembleRetriever,  # words and meaning
-            SelfQueryRetriever,  # filters
+            WikipediaRetriever,  # pages
         )
         """,
         """
         # what we search with
         # words and meaning
         from langchain.retrievers import (  # noqa: I001
-            SelfQueryRetriever,  # filters
+            WikipediaRetriever,  # pages
         )
         from app.retrievers.ensemble import RRFEnsembleRetriever
         """,
@@ -650,7 +650,7 @@ LEFT = {
         "from langchain.retrievers import EnsembleRetriever\n"
         "@pytest.fixture\ndef hybrid():\n    return EnsembleRetriever(retrievers=[])\n"
         "def test_it(hybrid):\n    assert hybrid.c == 60\n",
-        "it uses .c, maybe of an object that is built here: k here",
+        "it uses .c, maybe of an object built in this file: that is .k here",
     ),
     "an attribute of what a function of the module gives": (
         "from langchain.retrievers import EnsembleRetriever\n"
@@ -727,8 +727,8 @@ LEFT = {
         "the score is the cosine here",
     ),
     "a class without a replacement": (
-        "from langchain.retrievers import SelfQueryRetriever\n",
-        "takes a filter",
+        "from langchain.retrievers import WikipediaRetriever\n",
+        "nothing here replaces it",
     ),
     "a chain": (
         "from langchain.chains import RetrievalQA\nqa = RetrievalQA.from_chain_type(llm)\n",
