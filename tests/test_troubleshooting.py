@@ -29,6 +29,7 @@ import httpx
 import lancedb
 import numpy as np
 import ollama
+import pyarrow as pa
 import pytest
 from arango_server import ArangoServer
 from langchain_chroma import Chroma
@@ -1056,11 +1057,15 @@ def test_the_table_was_begun_otherwise_a_file_changed(tmp_path: Path) -> None:
     copy = Path(shutil.copytree(part.parent, tmp_path / "copy")) / part.name  # with its date
     settings = {"model": "m", "filter_columns": {}}
 
-    def begin(folder: Path) -> None:
+    def begin(folder: Path) -> ShardTable:
         table = ShardTable(str(tmp_path / "db"), "documents", "corpus")
         table.begin(settings, find_corpus(folder))
+        return table
 
-    begin(part.parent)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array([1.0, 0.0], pa.float32()), 2)
+    shard = "corpus/0.0/more/1"
+    row = {"id": ["1"], "text": ["red kite"], "vector": vectors, "metadata": ["{}"]}
+    begin(part.parent).write(shard, pa.table({**row, "shard": [shard]}))
     os.utime(copy, (0, 0))
     with pytest.raises(IngestError, match=r"was begun otherwise: 1 file changed: 'part\.jsonl'\. "):
         begin(copy.parent)
