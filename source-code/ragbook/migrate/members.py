@@ -59,8 +59,8 @@ def check_members(plan: Plan) -> None:
             continue
         for row in rows.values():
             if member := row.members.get(attribute.attr.value):
-                said = f"{member.new} here" if member.new else member.hand
-                why = f"it uses .{member.old}, maybe of an object that is built here: {said}"
+                said = f"that is .{member.new} here" if member.new else member.hand
+                why = f"it uses .{member.old}, maybe of an object built in this file: {said}"
                 plan.left[row.name].append((plan.module.line(attribute), why))
 
 

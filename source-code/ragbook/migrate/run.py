@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -183,8 +184,7 @@ def _rewritten_notebook(source: Source, around: Surroundings, name: str) -> Rewr
             )
     new = rewrite_source(joined.text, around, name)
     for one in new.findings:
-        number, line = joined.place(one.line)
-        findings.append(_in_cell(one, number, line))
+        findings.append(_in_cell(one, joined))
     new_sources = notebooks.split(new.text)
     if len(new_sources) != len(cells):
         raise ValueError("its cells could not be told apart after rewriting")
@@ -193,8 +193,15 @@ def _rewritten_notebook(source: Source, around: Surroundings, name: str) -> Rewr
     return Rewritten(text, findings, new.files, new.packages)
 
 
-def _in_cell(finding: Finding, cell: int, line: int) -> Finding:
-    return replace(finding, cell=cell, line=line)
+def _in_cell(finding: Finding, joined: notebooks.Joined) -> Finding:
+    """Return a finding with lines of its cells in place of lines of all cells together."""
+
+    def named(line: re.Match[str]) -> str:
+        cell, number = joined.place(int(line[1]))
+        return f"line {number} of cell {cell}"
+
+    cell, line = joined.place(finding.line)
+    return replace(finding, cell=cell, line=line, why=re.sub(r"\bline (\d+)\b", named, finding.why))
 
 
 def _final(

@@ -1,0 +1,2 @@
+from langchain.retrievers import EnsembleRetriever
+print "made for Python 2"
