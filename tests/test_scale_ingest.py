@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
@@ -34,6 +35,7 @@ from retrievers.lance import LanceRetriever
 from retrievers.lance_table import LanceError, add_documents, new_table, open_table
 from scale import pipeline
 from scale.attempts import Attempts
+from scale.cluster import _importable as importable
 from scale.cluster import _ray_fault as ray_fault
 from scale.embed import ATTEMPTS, Embedder
 from scale.ingest import _Progress as Progress
@@ -948,3 +950,33 @@ def test_the_page_names_all_that_the_copied_package_imports() -> None:
     assert {"ray", "lancedb", "langchain_huggingface"} < imported
     for package in imported:
         assert {canonicalize_name(name) for name in homes[package]} & there, package
+
+
+# A copy, which is not installed
+
+
+@pytest.mark.parametrize("script", ["ingest", "index", "search"])
+def test_a_script_of_a_copied_folder_finds_what_was_copied(script: str, tmp_path: Path) -> None:
+    for name in ("scale", "retrievers"):
+        shutil.copytree(SOURCES / name, tmp_path / "a copy" / name)
+    # Without the folders that are installed by reference, such as those of this repository.
+    command = [sys.executable, "-S", tmp_path / "a copy" / "scale" / f"{script}.py", "--help"]
+    environment = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib")}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--storage-option" in done.stdout
+
+
+@pytest.mark.parametrize("before", [None, "elsewhere"])
+def test_workers_find_the_copy_too(
+    before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if before is not None:
+        monkeypatch.setenv("PYTHONPATH", before)
+    with importable(tmp_path):
+        first, *rest = os.environ["PYTHONPATH"].split(os.pathsep)
+    assert (first, rest) == (str(tmp_path), [before] if before else [])
+    assert os.environ.get("PYTHONPATH") == before

@@ -123,11 +123,11 @@ def started(address: str | None, workers: int | None) -> Iterator[int]:
         return
     local = workers or _cpus()
     settings: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
+    source_code = Path(__file__).resolve().parents[1]
     if address is None:
         # CPUs are what Ray counts, not what it takes: one embeds a worker, and some read.
         settings |= {"address": "local", "num_cpus": local + max(1, local // 4)}
     else:
-        source_code = Path(__file__).resolve().parents[1]
         # Also of the book, whose profile may be what loads the model.
         folders = [source_code / name for name in ("scale", "retrievers", "ragbook")]
         packages = [str(folder) for folder in folders if folder.is_dir()]
@@ -138,7 +138,7 @@ def started(address: str | None, workers: int | None) -> Iterator[int]:
         }
     ends = signal.getsignal(signal.SIGTERM)
     try:
-        with warnings.catch_warnings(), _silent():
+        with warnings.catch_warnings(), _silent(), _importable(source_code):
             # Ray's processes are started by fork and exec, and use nothing of LanceDB's.
             warnings.filterwarnings("ignore", "lancedb fork support", RuntimeWarning)
             ray.init(**settings, logging_level=logging.ERROR)
@@ -151,6 +151,19 @@ def started(address: str | None, workers: int | None) -> Iterator[int]:
         yield local if address is None else workers or _cluster_workers(ray)
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Let processes that are started meanwhile import from a folder, as a copy is not installed."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{before}" if before else str(folder)
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
 @contextmanager

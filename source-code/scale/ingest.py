@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":  # the folder of a script comes first, and would hide other packages
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".") != Path(__file__).parent]
+    HERE = Path(__file__).resolve().parent
+    others = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]
+    sys.path[:] = [str(HERE.parent), *others]
 
 from retrievers.lance_table import LanceError
 from scale.command_line import chosen_profile, named_model, table_arguments

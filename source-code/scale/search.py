@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 if __name__ == "__main__":  # the folder of a script comes first, and would hide other packages
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".") != Path(__file__).parent]
+    HERE = Path(__file__).resolve().parent
+    others = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]
+    sys.path[:] = [str(HERE.parent), *others]
 
 from langchain_core.documents import Document
 
