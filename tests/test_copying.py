@@ -293,6 +293,15 @@ from app.reorder import LongContextReorder, ReorderRetriever
 assert ids(ReorderRetriever(base_retriever=Fixed(found=[A, B])).invoke("q")) == ["b", "a"]
 assert ids(LongContextReorder().transform_documents([A, B])) == ["b", "a"]
 """,
+    "families": """
+from langchain_core.documents import BaseDocumentTransformer
+from app.families import split_documents
+class Words(BaseDocumentTransformer):
+    def transform_documents(self, documents, **kwargs):
+        return [Document(page_content=w) for d in documents for w in d.page_content.split()]
+parents, children = split_documents([A, B], Words())
+assert (ids(parents), ids(children)) == (["a", "b"], ["a/1", "a/2", "b/1", "b/2"])
+""",
     "parent_document": """
 from langchain_core.stores import InMemoryStore
 from app.parent_document import ParentDocumentRetriever

@@ -44,7 +44,10 @@ DISTRIBUTIONS = {
 """Which package to install for a module that a retriever file imports."""
 
 
-NEEDED_TO_USE = {"parent_document": ("langchain-text-splitters",)}
+NEEDED_TO_USE = {
+    "families": ("langchain-text-splitters",),
+    "parent_document": ("langchain-text-splitters",),
+}
 """Packages that a file does not import, but whose objects it is given, as the splitters."""
 
 
