@@ -20,7 +20,7 @@ EXAMPLES = sorted((ROOT / "book" / "examples").glob("*.py"))
 MODEL = ROOT / "shared" / "models" / "cross-encoder-minilm-6l"
 MODELS = [MODEL, ROOT.parent / "shared" / "models" / MODEL.name]
 
-ARGUMENTS = ("cross_encoder", "postgres")
+ARGUMENTS = ("cross_encoder", "onnx_cross_encoder", "postgres")
 """Examples that are told a model or a server."""
 
 
