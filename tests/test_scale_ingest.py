@@ -272,6 +272,11 @@ def test_a_fresh_start_of_one_source_keeps_the_others_and_rows_of_ones_own(
     assert {"o#1", "mine"} <= set(ids)
 
 
+class Broken(HashEmbeddings):
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        raise RuntimeError("broken")
+
+
 def test_a_fresh_start_of_the_only_source_keeps_rows_of_ones_own(
     corpus: Path, whole: Any, tmp_path: Path
 ) -> None:
@@ -284,6 +289,10 @@ def test_a_fresh_start_of_the_only_source_keeps_rows_of_ones_own(
     with pytest.raises(IngestError, match=r"holds 'rows of your own' with model 'hash'"):
         ingest(corpus, db, HashEmbeddings, "other", fresh=True)
     assert len(ids_of_rows(db)) == 61
+    for _ in range(2):  # the second time, there are no settings of the source any more
+        with pytest.raises(IngestError, match="could not be embedded"):
+            ingest(corpus, db, Broken, "hash", fresh=True)
+        assert ids_of_rows(db) == ["mine"]
 
 
 def test_a_fresh_start_that_is_refused_deletes_nothing(

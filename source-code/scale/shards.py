@@ -8,15 +8,12 @@ the table's version, which grows by one a commit, and what they may have written
 
 from __future__ import annotations
 
-import json
 import re
 import time
-import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from retrievers.lance_filter import arrow
 from retrievers.lance_table import (
     LanceError,
     ask,
@@ -24,17 +21,14 @@ from retrievers.lance_table import (
     connected,
     explained,
     read_schema,
-    table_exists,
 )
 
 from .reading import SHARD_COLUMN
-from .sources import Corpus, IngestError, listed
+from .settings import SettingsTable, opened
+from .sources import Corpus, IngestError
 
 ATTEMPTS = 5
 HASHES_AT_ONCE = 20_000_000
-
-_Known = dict[str, tuple[dict[str, Any], list[list[Any]]]]
-"""Of each source: its settings, and the name, size and last change of its files."""
 
 
 class ShardTable:
@@ -52,10 +46,10 @@ class ShardTable:
     ) -> None:
         self.uri, self.name, self.source = uri, name, source
         self._database = connected(uri, storage_options, make=True)
-        self._table: Any = self._opened(name)
+        self._table: Any = opened(self._database, uri, name)
         self._version = self._newest()
         self._known: set[str] = set()
-        self._begun: tuple[dict[str, Any], list[list[Any]]] | None = None  # not written down yet
+        self._settings = SettingsTable(self._database, uri, name, source)
         if self._table is not None and SHARD_COLUMN not in read_schema(self._table).names:
             raise IngestError(
                 f"The table {name!r} in {uri} was not made by ingest, which keeps a column "
@@ -81,18 +75,16 @@ class ShardTable:
         Raises:
             IngestError: If something is different; the message says what, and what to do.
         """
-        known = self._settings()
+        known = self._settings.read(needed=self._table is not None)
         if fresh:
             before = known.pop(self.source, None)
             own = self._table is not None and self._rows(f"{SHARD_COLUMN} IS NULL") > 0
+            kept = {name: theirs for name, (theirs, _) in known.items()}
             if own and before is not None:
-                self._check_others({"rows of your own": before[0]}, settings)
-            self._check_others({name: theirs for name, (theirs, _) in known.items()}, settings)
-            self._delete_source(whole=not known and not own)
-        self._begun = (dict(settings), corpus.manifest())
-        self._check(known)
-        if self.source in known:
-            self._begun = None
+                kept["rows of your own"] = before[0]
+            self._settings.check_others(kept, settings)
+            self._delete_source(whole=not (known or own))
+        self._settings.begin(known, settings, corpus.manifest())
 
     def written(self) -> dict[int, dict[int, bool]]:
         """Return the shards in the table: by unit, their numbers, and whether each is its last.
@@ -117,7 +109,7 @@ class ShardTable:
             IngestError: If another process ingests the same corpus at the same time.
             LanceError: If the table cannot be written.
         """
-        self._write_down()
+        self._settings.write()
         for attempt in range(1, ATTEMPTS + 1):
             if self._has(shard):
                 self._known.add(shard)
@@ -175,19 +167,13 @@ class ShardTable:
             for batch in query.to_batches():
                 yield batch["id"].to_pylist()
 
-    def _opened(self, name: str) -> Any:
-        with explained(f"The table {name!r} in {self.uri}"):
-            if not table_exists(self._database, name):
-                return None
-            return self._database.open_table(name)
-
     def _newest(self) -> int:
         return 0 if self._table is None else int(ask(self._table, lambda: self._table.version))
 
     def _counts(self) -> Counter[str]:
         counts: Counter[str] = Counter()
         if self._table is None:
-            self._table = self._opened(self.name)
+            self._table = opened(self._database, self.uri, self.name)
         if self._table is None:
             return counts
         self._version = self._newest()
@@ -237,85 +223,6 @@ class ShardTable:
             self._table.delete(_is(shard))
         self._version = self._newest()
 
-    def _check(self, known: _Known) -> None:
-        """Refuse what differs from the settings of this source, or of another in the table."""
-        assert self._begun is not None
-        settings, files = self._begun
-        others = {name: theirs for name, (theirs, _) in known.items() if name != self.source}
-        self._check_others(others, settings)
-        if self.source not in known:
-            return
-        settings_before, files_before = known[self.source]
-        changes = [
-            f"{name} was {settings_before.get(name)!r} and is {settings.get(name)!r}"
-            for name in {**settings_before, **settings}
-            if settings_before.get(name) != settings.get(name)
-        ]
-        if changes := changes or _file_changes(files_before, files):
-            raise IngestError(
-                f"{self.source!r} in the table {self.name!r} was begun otherwise: "
-                f"{'; '.join(changes)}. Restore that to go on, choose another table (--table) or "
-                "--source-name, or start anew (--fresh)."
-            )
-
-    def _check_others(
-        self, others: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]
-    ) -> None:
-        for other, theirs in others.items():
-            # Vectors of two models in one column could not be compared.
-            for name in ("model", "filter_columns"):
-                if theirs.get(name) != settings.get(name):
-                    raise IngestError(
-                        f"The table {self.name!r} holds {other!r} with {name} "
-                        f"{theirs.get(name)!r}, and now it is {settings.get(name)!r}. Give the "
-                        "same, or choose another table (--table)."
-                    )
-
-    def _settings(self) -> _Known:
-        """Return settings and files of each source, as they were written down."""
-        table = self._opened(f"{self.name}_ingest")
-        if table is None:
-            if self._table is not None:
-                raise IngestError(
-                    f"The settings of the table {self.name!r} are not there: the table "
-                    f"'{self.name}_ingest' is missing. Restore it, or choose another name: --table."
-                )
-            return {}
-        found = {}
-        for row in ask(table, lambda: table.search().to_list()):
-            try:
-                files = json.loads(zlib.decompress(row["files"]))
-                found[row["source"]] = (json.loads(row["settings"]), files)
-            except (KeyError, TypeError, ValueError, zlib.error) as error:
-                raise IngestError(
-                    f"The table '{self.name}_ingest' in {self.uri} was not made by ingest, which "
-                    "keeps its settings there. Choose another name: --table."
-                ) from error
-        return found
-
-    def _write_down(self) -> None:
-        """Write the settings before the first row, unless another process just did."""
-        if self._begun is None:
-            return
-        name = f"{self.name}_ingest"
-        table = self._opened(name)
-        known = {} if table is None else self._settings()
-        self._check(known)
-        if self.source not in known:
-            settings, files = self._begun
-            row = {
-                "source": [self.source],
-                "settings": [json.dumps(settings)],
-                "files": [zlib.compress(json.dumps(files).encode())],
-            }
-            rows = arrow().table(row)
-            with explained(f"The table {name!r}"):
-                if table is None:
-                    self._database.create_table(name, rows)
-                else:
-                    table.add(rows)
-        self._begun = None
-
     def _delete_source(self, whole: bool) -> None:
         """Delete the rows of this source, or the table, if it holds nothing else."""
         with explained(f"The table {self.name!r}"):
@@ -324,8 +231,7 @@ class ShardTable:
                 self._table = None
             elif self._table is not None:
                 self._table.delete(f"starts_with({SHARD_COLUMN}, '{self.source}/')")
-            if (settings := self._opened(f"{self.name}_ingest")) is not None:
-                settings.delete(f"source = '{self.source}'")
+        self._settings.delete()
         self._version = self._newest()
 
 
@@ -347,18 +253,3 @@ def _parsed(name: str) -> tuple[int, int, bool, int]:
     _, place, end, rows = name.rsplit("/", 3)
     unit, block = place.split(".")
     return int(unit), int(block), end == "last", int(rows)
-
-
-def _file_changes(before: Sequence[Sequence[Any]], now: Sequence[Sequence[Any]]) -> list[str]:
-    old = {name: rest for name, *rest in before}
-    new = {name: rest for name, *rest in now}
-    changes = {
-        "changed": [name for name in old if name in new and old[name] != new[name]],
-        "missing": [name for name in old if name not in new],
-        "new": [name for name in new if name not in old],
-    }
-    return [
-        f"{len(names)} file{'s' * (len(names) > 1)} {what}: {listed(names)}"
-        for what, names in changes.items()
-        if names
-    ]
