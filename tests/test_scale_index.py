@@ -473,6 +473,17 @@ def test_search_prints_scores_ids_and_texts(
     assert "Nothing was found." in capsys.readouterr().out
 
 
+def test_search_names_the_command_that_makes_the_index_of_words(tmp_path: Path) -> None:
+    made(tmp_path, 20)
+
+    with pytest.raises(SystemExit) as stopped:
+        search.main([str(tmp_path), "passage 3"])
+
+    assert f"source-code/scale/index.py {tmp_path}, or search with --kind dense" in str(
+        stopped.value
+    )
+
+
 @pytest.mark.parametrize("script", [index, search])
 def test_a_script_ends_with_one_sentence_where_there_is_no_table(
     script: Any, tmp_path: Path

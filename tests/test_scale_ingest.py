@@ -637,7 +637,9 @@ def test_rows_without_text_are_counted_and_the_first_is_named(tmp_path: Path, in
     corpus = json_lines(tmp_path / "c.jsonl", rows)
     report = ingest(corpus, tmp_path / "db", HashEmbeddings, "hash")
     assert (report.documents, report.skipped, report.first_skipped) == (2, 2, "c.jsonl, line 3")
-    assert "2 had no text; the first is c.jsonl, line 3." in summary(report, "documents", "db")
+    text = summary(report, "documents", "my db")
+    assert "2 had no text; the first is c.jsonl, line 3." in text
+    assert text.endswith("Index it next: source-code/scale/index.py 'my db'")
     blank = json_lines(tmp_path / "blank.jsonl", [{"text": ""}])
     with pytest.raises(IngestError, match=r"has text, .* first without is blank.jsonl, line 1\."):
         ingest(blank, tmp_path / "db", HashEmbeddings, "hash", table="blank")

@@ -12,6 +12,7 @@ Killed at any moment and started again with the same command, it ends with the s
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 import sys
 import time
@@ -83,7 +84,7 @@ def summary(report: Report, table: str, to: str) -> str:
         rate = report.rows_per_second
         then = f", then {rate:,.0f} rows/s" if report.chunks > report.first_chunks else ""
         lines = [
-            f"{report.documents:,} documents became {report.chunks:,} rows in "
+            f"{_count(report.documents, 'document')} became {_count(report.chunks, 'row')} in "
             f"{report.seconds:,.1f} s; the first came after {report.first_seconds:,.1f} s{then}."
         ]
         stages = [
@@ -108,8 +109,15 @@ def summary(report: Report, table: str, to: str) -> str:
             f"Warning: {report.twice:,} document ids are in the table more than once, such as "
             f"{named}. Make them unique and start anew with --fresh."
         )
-    lines.append(f"The table {table!r} in {to} has {report.rows_in_table:,} rows.")
+    lines.append(f"The table {table!r} in {to} has {_count(report.rows_in_table, 'row')}.")
+    if report.chunks:
+        named = "" if table == "documents" else f" --table {shlex.quote(table)}"
+        lines.append(f"Index it next: source-code/scale/index.py {shlex.quote(to)}{named}")
     return "\n".join(lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 class _Progress:

@@ -9,6 +9,7 @@ The retriever is the one that searches a small table on a laptop. Only the addre
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,6 +59,11 @@ def open_retriever(args: argparse.Namespace) -> LanceRetriever:
     for name, number in {"k": args.k, **given}.items():
         check_count(f"--{name.replace('_', '-')}", number, 1)
     search |= {name: value for name, value in given.items() if value is not None}
+    if args.kind != "dense" and "text" not in {c for i in table.list_indices() for c in i.columns}:
+        raise ValueError(
+            f"The table {args.table!r} has no full-text index yet. Make it with "
+            f"source-code/scale/index.py {shlex.quote(args.uri)}, or search with --kind dense."
+        )
     return LanceRetriever(
         table=table,
         embeddings=None if args.kind == "fulltext" else model(args),
