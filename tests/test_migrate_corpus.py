@@ -7,17 +7,22 @@ tests/migrate/expected.toml: read it beside the program.
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_migrate_project import git, rag
 
+from ragbook.migrate.project import OLD_DISTRIBUTIONS, imports_of
 from ragbook.migrate.run import Migration, migrate
 
 HERE = Path(__file__).parent / "migrate"
@@ -25,6 +30,8 @@ PROJECTS = HERE / "projects"
 EXPECTED: dict[str, Any] = tomllib.loads((HERE / "expected.toml").read_text(encoding="utf-8"))
 RUNS = {f"{name}/{e}": run for name, p in EXPECTED.items() for e, run in p["run"].items()}
 CODE = (".py", ".ipynb")
+TEAM = "team_search"
+"""A package with an ensemble, multi-query and compression, written for langchain 0.2."""
 
 
 @dataclass
@@ -36,6 +43,8 @@ class Corpus:
     said: Mapping[str, Migration]
     before: Mapping[str, Mapping[str, str]]
     after: Mapping[str, Mapping[str, str]]
+    command: Any
+    """What `rag migrate --write` said of the project of langchain 0.2."""
 
 
 def jobs(folder: Path, programs: Iterable[str]) -> list[dict[str, Any]]:
@@ -66,7 +75,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     shutil.copytree(PROJECTS, old)
     shutil.copytree(PROJECTS, new)
     on_old, on_new = start("old"), start("new")  # they import while the projects are migrated
-    said = {name: migrate(new / name, write=True, force=True) for name in EXPECTED}
+    said = {name: migrate(new / name, write=name != TEAM, force=True) for name in EXPECTED}
+    git(new / TEAM, "init", "-q")
+    git(new / TEAM, "add", ".")
+    git(new / TEAM, "commit", "-qm", "As it was")
+    command = rag(str(new / TEAM), "--write")
     needs_old = [program for program, run in RUNS.items() if run.get("needs_old")]
     moved = [program for program in RUNS if program not in needs_old]
     after = answers(on_new, jobs(new, moved))
@@ -75,7 +88,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
         jobs(old, RUNS) + [job | {"id": f"after {job['id']}"} for job in jobs(new, needs_old)],
     )
     after |= {program: both[f"after {program}"] for program in needs_old}
-    return Corpus(old, new, said, both, after)
+    return Corpus(old, new, said, both, after, command)
 
 
 @pytest.mark.parametrize("program", RUNS)
@@ -105,6 +118,34 @@ def test_what_is_left_is_listed_with_line_and_reason(corpus: Corpus, name: str) 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_second_run_changes_nothing(corpus: Corpus, name: str) -> None:
     assert migrate(corpus.new / name).changes == []
+
+
+def test_one_command_moves_a_project_of_langchain_0_2(corpus: Corpus) -> None:
+    project, before = corpus.new / TEAM, corpus.old / TEAM
+    assert corpus.command.exit_code == 0, corpus.command.output
+    for file in project.rglob("*.py"):
+        assert not any(imports_of(old, file.read_text()) for old in OLD_DISTRIBUTIONS.values())
+    # Its tests are as they were, and pass where none of the old packages can be imported.
+    tests = Path("tests") / "test_search.py"
+    assert (project / tests).read_bytes() == (before / tests).read_bytes()
+    lines = corpus.after[f"{TEAM}/{tests.as_posix()}"]["out"].splitlines()
+    assert len(lines) == 8
+    assert all(line.endswith(" passed") for line in lines)
+    assert version("langchain-core").startswith("1.")
+
+
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
+def test_the_printed_lines_of_uv_move_its_dependencies(corpus: Corpus, tmp_path: Path) -> None:
+    shutil.copy(corpus.new / TEAM / "pyproject.toml", tmp_path)
+    lines = re.findall(r"uv (?:add|remove) .*", corpus.command.output)
+    assert len(lines) == 2
+    for line in lines:
+        command = [*shlex.split(line), "--frozen", "--offline"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    told = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.split(r"[<>=]", one)[0]: one for one in told}
+    assert not set(names) & set(OLD_DISTRIBUTIONS)
+    assert names["langchain-core"] == "langchain-core>=1.0,<2"
 
 
 def test_every_file_that_can_be_read_is_run_or_imported(corpus: Corpus) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ragbook.cli import app
+from ragbook.copying import RETRIEVERS
 from ragbook.migrate.files import project_files
 from ragbook.migrate.notebooks import code_cells, join, replaced, split
 from ragbook.migrate.project import ProjectError
@@ -77,6 +78,15 @@ def test_scripts_import_from_the_folder_beside_them(tmp_path: Path) -> None:
         "merger.py",
     ]
     assert result.exit_code == 0
+
+
+def test_the_copied_files_are_no_part_of_what_is_migrated(tmp_path: Path) -> None:
+    folder = tmp_path / "retrievers"
+    put(tmp_path, {"retrievers/multi_query.py": (RETRIEVERS / "multi_query.py").read_bytes()})
+    assert "langchain_classic" in (folder / "multi_query.py").read_text()
+    assert (migrate(tmp_path).findings, migrate(tmp_path).scanned) == ([], 1)
+    put(tmp_path, {"retrievers/multi_query.py": f"# mine\n{OLD}"})
+    assert [one.file for one in migrate(tmp_path).findings] == ["retrievers/multi_query.py"]
 
 
 def test_a_package_imports_from_itself(tmp_path: Path) -> None:

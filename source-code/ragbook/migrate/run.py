@@ -128,11 +128,22 @@ def _read_all(path: Path, result: Migration) -> list[Source]:
     sources = []
     for file in project_files(path):
         result.scanned += 1
+        if _is_copy(file):
+            continue
         try:
             sources.append(read_source(file))
         except Unreadable as error:
             result.findings.append(_unread(_name(result, file), 1, str(error)))
     return sources
+
+
+def _is_copy(file: Path) -> bool:
+    """Tell whether it is one of the retrievers as `rag copy` writes them."""
+    ours = known_files().get(file.stem) if file.suffix == ".py" else None
+    try:
+        return ours is not None and file.read_bytes() == ours.path.read_bytes()
+    except OSError:  # said where it is read
+        return False
 
 
 def _name(result: Migration, file: Path) -> str:

@@ -1,0 +1,5 @@
+"""Searches the team's notes."""
+
+from team_search.search import Note, TeamSearch
+
+__all__ = ["Note", "TeamSearch"]
