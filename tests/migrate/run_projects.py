@@ -150,15 +150,20 @@ def run(job: dict[str, Any]) -> dict[str, str]:
     return {"out": said.getvalue(), "error": ""}
 
 
-def main() -> None:
-    """Read jobs from standard input and print the answers."""
+def prepare(side: str) -> None:
+    """Make this process one in which the old packages are there, or one in which they are not."""
     warnings.simplefilter("ignore")
     sys.dont_write_bytecode = True
-    if sys.argv[1] == "old":
+    if side == "old":
         sys.meta_path.insert(0, Renamed())
         bring_back_the_old_methods()
     else:
         sys.meta_path.insert(0, Blocked())
+
+
+def main() -> None:
+    """Read jobs from standard input and print the answers."""
+    prepare(sys.argv[1])
     answers = {}
     for root, jobs in itertools.groupby(json.load(sys.stdin), key=lambda job: job["root"]):
         answers.update({job["id"]: run(job) for job in jobs})

@@ -1,0 +1,138 @@
+"""Is a project slower or faster after `rag migrate` than before?
+
+Takes tests/migrate/projects/team_search, which was written for LangChain 0.2 (an ensemble of BM25
+and FAISS, several wordings, a reranker and a filter), moves a copy of it, and lets both answer the
+same questions about the same notes in turn, each in a process of its own: the old one with
+langchain-classic and langchain-community, the new one where neither can be imported.
+
+    uv run python benchmarks/migrate_speed.py --notes 2000 --rounds 15
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from methods import write_figures
+from options import output_file
+
+from ragbook.migrate.run import migrate
+
+TESTS = Path(__file__).parents[1] / "tests" / "migrate"
+PROJECT = TESTS / "projects" / "team_search"
+
+WORKER = """
+import json, sys, time
+sys.path[:0] = [{tests!r}, {source!r}]
+import run_projects
+run_projects.prepare({side!r})
+from team_search import Note, TeamSearch
+from team_search.models import rewriter
+given = json.loads(sys.stdin.readline())
+start = time.perf_counter()
+search = TeamSearch([Note(*note) for note in given["notes"]], rewriter(*given["wordings"]))
+print(json.dumps({{"seconds": time.perf_counter() - start}}), flush=True)
+for line in sys.stdin:
+    start = time.perf_counter()
+    found = [search.titles(question) for question in given["questions"]]
+    print(json.dumps({{"seconds": time.perf_counter() - start, "found": found}}), flush=True)
+"""
+
+
+class Side:
+    """One of the two projects, in a process of its own."""
+
+    def __init__(self, folder: Path, side: str, given: dict[str, Any]) -> None:
+        code = WORKER.format(tests=str(TESTS), source=str(folder / "src"), side=side)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True
+        )
+        self.build = self.ask(json.dumps(given))["seconds"]
+
+    def ask(self, line: str = "") -> dict[str, Any]:
+        """Send a line and return the answer."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+
+def made_up(notes: int, questions: int) -> dict[str, Any]:
+    """Make notes and questions of words whose frequencies fall as in a language."""
+    dice = random.Random(20260522)
+    vocabulary = [f"w{number}" for number in range(2000)]
+    weights = [1 / (number + 1) for number in range(len(vocabulary))]
+
+    def text(length: int) -> str:
+        return " ".join(dice.choices(vocabulary, weights, k=length))
+
+    return {
+        "notes": [[f"note {number}", text(25)] for number in range(notes)],
+        "questions": [text(6) for _ in range(questions)],
+        "wordings": [text(6) for _ in range(2)],
+    }
+
+
+def measure(notes: int, questions: int, rounds: int) -> dict[str, Any]:
+    """Let both answer in turn, and return medians in milliseconds a question."""
+    given = made_up(notes, questions)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copytree(PROJECT, folder / "old")
+        shutil.copytree(PROJECT, folder / "new")
+        if left := migrate(folder / "new", write=True, force=True).left:
+            raise SystemExit(f"The project was not moved whole: {left}")
+        sides = {side: Side(folder / side, side, given) for side in ("old", "new")}
+        times: dict[str, list[float]] = {side: [] for side in sides}
+        found: dict[str, list[list[str]]] = {}
+        for number in range(rounds + 1):  # the first round warms up
+            for side, process in sides.items():
+                answer = process.ask()
+                found[side] = answer["found"]
+                if number:
+                    times[side].append(1000 * answer["seconds"] / questions)
+        for process in sides.values():
+            process.process.communicate()
+    same = [set(a) == set(b) for a, b in zip(found["old"], found["new"], strict=True)]
+    medians = {side: statistics.median(several) for side, several in times.items()}
+    return {
+        "notes": notes,
+        "questions": questions,
+        "rounds": rounds,
+        "build_seconds": {side: process.build for side, process in sides.items()},
+        "ms_a_question": medians,
+        "new_to_old": medians["new"] / medians["old"],
+        "same_notes_found": sum(same) / len(same),
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--notes", type=int, default=2000)
+    parser.add_argument("--questions", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", type=output_file, help="write the figures to this file")
+    given = parser.parse_args(arguments)
+    figures = measure(given.notes, given.questions, given.rounds)
+    for side in ("old", "new"):
+        built, one = figures["build_seconds"][side], figures["ms_a_question"][side]
+        print(f"{side}: built in {built:6.2f} s, {one:7.2f} ms a question")
+    print(f"new to old: {figures['new_to_old']:.2f}, same notes: {figures['same_notes_found']:.0%}")
+    if given.json:
+        write_figures(given.json, figures)
+
+
+if __name__ == "__main__":
+    main()
