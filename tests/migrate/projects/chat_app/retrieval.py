@@ -15,6 +15,13 @@ LETTERS = [
 ]
 
 
+class Judge(FakeListChatModel):
+    """Thinks nothing of harvests."""
+
+    def _call(self, messages, *args, **kwargs):
+        return "NO" if "harvest" in messages[-1].content else "YES"
+
+
 @lru_cache(maxsize=1)
 def get_retriever() -> ContextualCompressionRetriever:
     store = InMemoryVectorStore(DeterministicFakeEmbedding(size=16))
@@ -24,7 +31,7 @@ def get_retriever() -> ContextualCompressionRetriever:
         retrievers=[keyword_retriever, store.as_retriever()], weights=[1.0, 0.0]
     )
     # the model says which letters matter
-    judge = FakeListChatModel(responses=["YES", "YES", "NO"])
+    judge = Judge(responses=["unused"])
     return ContextualCompressionRetriever(
         base_compressor=LLMChainFilter.from_llm(judge), base_retriever=ensemble
     )
