@@ -17,8 +17,8 @@ from ragbook.embedding_cache import (
     BATCH,
     CachedEmbeddings,
     EmbeddingCacheError,
-    text_key,
     cache_folder,
+    text_key,
 )
 
 

@@ -120,7 +120,7 @@ def save_search(table: Any, search: dict[str, int]) -> None:
 
 
 def saved_search(table: Any) -> dict[str, int]:
-    """Return the setting that was chosen for a table, as fields of `LanceRetriever`.
+    """Return the setting that was chosen for a table, as fields of `LanceRetriever`::
 
         LanceRetriever(table=table, embeddings=embeddings, **saved_search(table))
 
