@@ -31,8 +31,8 @@ def test_the_two_first_commands_are_the_ones_that_start_and_test_the_project() -
     ]
 
 
-# `rag book` has tests of its own: one command never ends, another rewrites the notebooks. So have the
-# scripts of `scale`, and chapter 14 runs them: each starts Ray and loads the model.
+# `rag book` has tests of its own: one command never ends, another rewrites the notebooks. So have
+# the scripts of `scale`, and chapter 14 runs them: each starts Ray and loads the model.
 ELSEWHERE = re.compile("--profile ollama|rag book|source-code/scale")
 TESTED = [
     command for command in COMMANDS if command != "uv run pytest" and not ELSEWHERE.search(command)
