@@ -21,6 +21,9 @@ MOVES = Path(__file__).parents[1] / "source-code" / "ragbook" / "migrate" / "mov
 
 Origin = tuple[str, str]
 
+LOOSE = ("langchain_classic.chains.query_constructor.", "langchain_classic.retrievers.self_query.")
+"""Modules without `__all__` from which people import what these modules themselves import."""
+
 EQUAL = {
     ("langchain_community.embeddings.fake", "FakeEmbeddings"): "langchain_core.embeddings",
     ("langchain_community.embeddings.fake", "DeterministicFakeEmbedding"): (
@@ -189,9 +192,15 @@ def homes(module: str, name: str) -> list[str]:
         other
         for other, contents in modules().items()
         if other.startswith(OLD)
-        and (other == module or name in (contents.public or ()))
+        and (other == module or name in _offered(other, contents))
         and (origin(other, name) == (module, name) or _hands_on(other, module, name))
     )
+
+
+def _offered(module: str, contents: Module) -> Sequence[str]:
+    if contents.public is None and module.startswith(LOOSE):
+        return tuple(contents.names)
+    return contents.public or ()
 
 
 def _hands_on(other: str, module: str, name: str) -> bool:

@@ -28,6 +28,22 @@ PAIRS = {
         p = DocumentCompressorPipeline(compressors=[splitter, f])
         """,
     ),
+    "a self-querying retriever with its attributes": (
+        """
+        from langchain.chains.query_constructor.base import AttributeInfo
+        from langchain.chains.query_constructor.schema import AttributeInfo as Info
+        from langchain.retrievers.self_query.base import SelfQueryRetriever
+        fields = [AttributeInfo(name="year", description="of", type="integer"), Info(**more)]
+        r = SelfQueryRetriever.from_llm(llm, store, "notes", fields, verbose=True)
+        """,
+        """
+        from app.retrievers.query_filter import AttributeInfo
+        from app.retrievers.query_filter import AttributeInfo as Info
+        from app.retrievers.self_query import SelfQueryRetriever
+        fields = [AttributeInfo(name="year", description="of", type="integer"), Info(**more)]
+        r = SelfQueryRetriever.from_llm(llm, store, "notes", fields)
+        """,
+    ),
     "a reranker that stands alone": (
         """
         from langchain.retrievers.document_compressors import CrossEncoderReranker
@@ -695,6 +711,25 @@ LEFT = {
     "an argument that nobody knows": (
         "from langchain.retrievers import EnsembleRetriever\ne = EnsembleRetriever(part=[])\n",
         "not known to take part",
+    ),
+    "attributes for a retriever that is left": (
+        "from langchain.chains.query_constructor.base import AttributeInfo\n"
+        "from langchain.retrievers import SelfQueryRetriever\n"
+        "r = SelfQueryRetriever.from_llm(m, s, 'x', [AttributeInfo(**a)], chain_kwargs=k)\n",
+        "SelfQueryRetriever is left (line 3), and objects of the one go into the other",
+    ),
+    "a retriever of attributes that are left": (
+        "from langchain.chains.query_constructor.base import AttributeInfo\n"
+        "from langchain.retrievers import SelfQueryRetriever\n"
+        "class Year(AttributeInfo): pass\n"
+        "r = SelfQueryRetriever.from_llm(m, s, 'x', [Year(**a)])\n",
+        "AttributeInfo is left (line 3), and objects of the one go into the other",
+    ),
+    "attributes for an old function": (
+        "from langchain.chains.query_constructor.base import (\n"
+        "    AttributeInfo, load_query_constructor_runnable)\n"
+        "c = load_query_constructor_runnable(llm, 'notes', [AttributeInfo(**a)])\n",
+        "load_query_constructor_runnable is left (line 1), and objects of the one go into",
     ),
     "a metadata key that is computed": (
         "from langchain.retrievers import EnsembleRetriever\n"

@@ -66,6 +66,44 @@ def test_an_attribute_that_another_file_uses_keeps_the_class(tmp_path: Path) -> 
     assert "multi_query" in (tmp_path / "build.py").read_text()
 
 
+FIELDS = (
+    "from langchain.chains.query_constructor.base import AttributeInfo\nf = [AttributeInfo()]\n"
+)
+FILTERED = (
+    "from langchain.retrievers import SelfQueryRetriever\nfrom fields import f\n"
+    "r = SelfQueryRetriever.from_llm(llm, store, 'notes', f)\n"
+)
+
+
+def test_attributes_move_with_the_retriever_in_another_file(tmp_path: Path) -> None:
+    result = written(tmp_path, {"fields.py": FIELDS, "ask.py": FILTERED})
+    assert result.left == []
+    assert "from retrievers.query_filter import" in (tmp_path / "fields.py").read_text()
+    assert "from retrievers.self_query import" in (tmp_path / "ask.py").read_text()
+
+
+@pytest.mark.parametrize("kept", ["AttributeInfo", "SelfQueryRetriever"])
+def test_attributes_stay_where_the_retriever_in_another_file_stays(
+    tmp_path: Path, kept: str
+) -> None:
+    files = {"fields.py": FIELDS, "ask.py": FILTERED}
+    if kept == "AttributeInfo":
+        files["fields.py"] += "class Year(AttributeInfo): ...\n"
+    else:
+        files["ask.py"] = FILTERED.replace(", f)", ", f, chain_kwargs=k)")
+    result = written(tmp_path, files)
+    assert {name: (tmp_path / name).read_text() for name in files} == files
+    assert f"another file keeps {kept}" in " ".join(one.why for one in result.left)
+
+
+def test_a_file_that_has_retriever_and_attributes_moves_alone(tmp_path: Path) -> None:
+    both = FIELDS + FILTERED.replace("from fields import f\n", "")
+    files = {"a.py": both, "b.py": both.replace(", f)", ", f, chain_kwargs=k)")}
+    written(tmp_path, files)
+    assert "retrievers.query_filter" in (tmp_path / "a.py").read_text()
+    assert (tmp_path / "b.py").read_text() == files["b.py"]
+
+
 # Where the copies go
 
 

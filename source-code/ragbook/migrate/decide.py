@@ -11,6 +11,7 @@ from ragbook.migrate.fuse import fuse
 from ragbook.migrate.members import check_members, plan_members
 from ragbook.migrate.plan import COMPRESSION, Plan, Surroundings
 from ragbook.migrate.table import Retired, retired
+from ragbook.migrate.together import keep_together
 from ragbook.migrate.uses import Imported, Module, Use
 from ragbook.migrate.values import Left
 
@@ -29,6 +30,7 @@ def make_plan(module: Module, around: Surroundings) -> Plan:
     while True:
         before = {name: len(lines) for name, lines in plan.left.items()}
         _plan_calls(plan)
+        keep_together(plan)
         if before == {name: len(lines) for name, lines in plan.left.items()}:
             return plan
 

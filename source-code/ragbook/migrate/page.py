@@ -35,7 +35,7 @@ def _history(_: Sequence[str]) -> list[str]:
 
 def _home(row: Retired) -> str:
     community = [module for module in row.modules if module.startswith("langchain_community")]
-    return min(community or row.modules, key=len)
+    return min(community or row.modules, key=lambda module: module.count("."))
 
 
 def _anchor(heading: str) -> str:

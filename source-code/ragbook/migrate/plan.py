@@ -26,6 +26,7 @@ class Surroundings:
         own_methods: Old method names that classes of the project define themselves.
         words: Attributes and short strings that are used anywhere in the project.
         words_elsewhere: Attributes of retired classes' objects that other files use.
+        kept: What another file keeps, so that its companions (`together`) stay in all files.
     """
 
     prefix: str = "retrievers"
@@ -35,6 +36,7 @@ class Surroundings:
     own_methods: frozenset[str] = frozenset()
     words: frozenset[str] = frozenset()
     words_elsewhere: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
 
 
 @dataclass

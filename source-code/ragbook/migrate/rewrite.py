@@ -17,6 +17,7 @@ from ragbook.migrate.methods import MethodPlan, plan_methods, rewritten_method
 from ragbook.migrate.naming import Names, NewImport, choose_names
 from ragbook.migrate.notebooks import SEPARATOR
 from ragbook.migrate.plan import Plan, Surroundings
+from ragbook.migrate.together import Group, group_of
 from ragbook.migrate.uses import Statement, dotted, read_module
 
 WIDTH = 88
@@ -33,6 +34,7 @@ class Rewritten:
     findings: list[Finding] = field(default_factory=list)
     files: set[str] = field(default_factory=set)
     packages: set[str] = field(default_factory=set)
+    group: Group = field(default_factory=Group)
 
 
 def rewrite_source(text: str, around: Surroundings, file: str = "") -> Rewritten:
@@ -59,7 +61,8 @@ def rewrite_source(text: str, around: Surroundings, file: str = "") -> Rewritten
     new = module.wrapper.module.visit(_Rewriter(plan, names, methods))
     findings = list_findings(plan, names, methods, file)
     changed = any(one.rewritten for one in findings)
-    return Rewritten(new.code if changed else text, findings, names.files, names.packages)
+    text = new.code if changed else text
+    return Rewritten(text, findings, names.files, names.packages, group_of(plan))
 
 
 class _Rewriter(cst.CSTTransformer):

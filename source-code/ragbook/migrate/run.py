@@ -34,6 +34,7 @@ from ragbook.migrate.project import (
 )
 from ragbook.migrate.rewrite import Rewritten, rewrite_source
 from ragbook.migrate.survey import Survey, read_project
+from ragbook.migrate.together import kept_everywhere
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,10 @@ def migrate(
     survey = read_project((s.path, _python(s)) for s in sources)
     relevant = [s for s in sources if MENTIONS.search(s.text)]
     drafts = {s: _rewritten(s, survey.around(s.path, "retrievers"), result) for s in relevant}
+    if kept := kept_everywhere(draft.group for draft in drafts.values()):
+        survey.kept = kept
+        for source in [s for s, draft in drafts.items() if draft.group.named]:
+            drafts[source] = _rewritten(source, survey.around(source.path, "retrievers"), result)
     users = [s.path for s, draft in drafts.items() if draft.files]
     if to is not None:
         destination = given_destination(path, to)
@@ -201,7 +206,7 @@ def _rewritten_notebook(source: Source, around: Surroundings, name: str) -> Rewr
         raise ValueError("its cells could not be told apart after rewriting")
     text = notebooks.replaced(source.text, cells, new_sources)
     findings.sort(key=lambda one: (one.cell or 0, one.line, one.old))
-    return Rewritten(text, findings, new.files, new.packages)
+    return Rewritten(text, findings, new.files, new.packages, new.group)
 
 
 def _in_cell(finding: Finding, joined: notebooks.Joined) -> Finding:

@@ -27,6 +27,8 @@ class Survey:
     """Attributes and strings that say how a retired class is used, as the table names them."""
     members: set[tuple[str, Path]] = field(default_factory=set)
     """Attributes that differ here, and the file that uses one without building the class."""
+    kept: frozenset[str] = frozenset()
+    """What a file keeps, so that its companions stay in all, as `together.kept_everywhere` says."""
 
     def around(self, file: Path, prefix: str) -> Surroundings:
         """Return what must be known for rewriting one file."""
@@ -41,6 +43,7 @@ class Survey:
             own_methods=frozenset(self.own_methods),
             words=frozenset(self.words),
             words_elsewhere=frozenset(name for name, by in self.members if by != file),
+            kept=self.kept,
         )
 
 

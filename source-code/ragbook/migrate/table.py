@@ -92,6 +92,7 @@ class Retired:
     differences: Sequence[str] = ()
     fuse: Mapping[str, Any] = field(default_factory=dict)
     anywhere: Sequence[str] = ()
+    together: Sequence[str] = ()
     arguments: Mapping[str, Argument] = field(default_factory=dict)
     calls: Mapping[str, Call] = field(default_factory=dict)
     members: Mapping[str, Member] = field(default_factory=dict)
