@@ -524,6 +524,21 @@ def test_nothing_to_do_is_said(tmp_path: Path) -> None:
     assert (done.exit_code, done.output.strip()) == (0, "Nothing retired in 1 files.")
 
 
+def test_what_is_declared_and_no_longer_used_is_said_where_nothing_is_retired(
+    tmp_path: Path,
+) -> None:
+    declared = '[project]\ndependencies = [\n  "langchain-community>=0.3",\n  "numpy"\n]\n'
+    put(tmp_path, {"a.py": "x = 1\n", "pyproject.toml": declared})
+    done = rag(str(tmp_path))
+    assert done.exit_code == 0
+    assert done.output.splitlines() == [
+        "Nothing retired in 1 files.",
+        "",
+        "    uv remove langchain-community",
+        "  langchain-community is declared in pyproject.toml, line 3.",
+    ]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["missing"], ["x.txt"], ["a.py", "--write", "--diff"], ["a.py", "--json", "--diff"]],

@@ -114,6 +114,7 @@ def _closing(result: Migration) -> Iterator[str]:
     left, found = len(result.left), len(result.findings)
     if not found:
         yield f"Nothing retired in {result.scanned} files."
+        yield from _to_remove(result)
         return
     places = f"{found} place{'s' if found > 1 else ''}"
     files = f"{len(result.changes)} file{'s' if len(result.changes) != 1 else ''}"
@@ -128,6 +129,10 @@ def _closing(result: Migration) -> Iterator[str]:
             yield f"It would copy to {folder}: {' '.join(result.files)}"
     if result.uv_add:
         yield f"\n    {result.uv_add}"
+    yield from _to_remove(result)
+
+
+def _to_remove(result: Migration) -> Iterator[str]:
     if result.uv_remove:
         yield f"{'' if result.uv_add else chr(10)}    {result.uv_remove}"
     for file, line, package in result.declared:
