@@ -661,6 +661,38 @@ def test_a_module_is_rewritten(before: str, after: str) -> None:
     assert again.text == new.text
 
 
+COMPRESSED = """
+from langchain.retrievers import ContextualCompressionRetriever as C
+import langchain.retrievers.document_compressors as dc
+from langchain.retrievers.document_compressors import CrossEncoderReranker
+r = C(base_compressor=CrossEncoderReranker(model=m), base_retriever=b)
+"""
+INTO = "app.retrievers.rerank.RerankRetriever"
+OWN = "app.retrievers.cross_encoder_reranker.CrossEncoderReranker"
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", [INTO, INTO]),
+        ("one = CrossEncoderReranker(model=m)\n", [INTO, f"{INTO}, {OWN}"]),
+        (
+            "one = dc.CrossEncoderReranker(model=m)\n"
+            "r = C(base_compressor=dc.CrossEncoderReranker(model=m), base_retriever=b)\n",
+            [INTO, f"{INTO}, {OWN}", OWN, INTO],
+        ),
+    ],
+    ids=["goes into a retriever", "one stands alone", "each call for itself"],
+)
+def test_a_finding_says_what_a_reranker_becomes(more: str, expected: list[str]) -> None:
+    new = rewritten(COMPRESSED + more)
+    told = [one.here for one in new.findings if one.rewritten]
+    assert told == expected
+    for name in {cls for here in expected for cls in here.split(", ")}:
+        module, _, cls = name.rpartition(".")
+        assert f"from {module} import {cls}" in new.text
+
+
 LEFT = {
     "an attribute of what a fixture gives": (
         "from langchain.retrievers import EnsembleRetriever\n"

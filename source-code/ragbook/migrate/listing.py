@@ -21,12 +21,20 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
     found: list[Finding] = []
     told: set[tuple[int, str]] = set()
 
-    def add(line: int, path: str, kind: str, entry: Any, rewritten: bool, why: str = "") -> None:
+    def add(
+        line: int,
+        path: str,
+        kind: str,
+        entry: Any,
+        rewritten: bool,
+        why: str = "",
+        call: cst.Call | None = None,
+    ) -> None:
         told.add((line, path.rpartition(".")[2]))
         facts: dict[str, Any] = describe(path, entry, prefix)
-        if rewritten and isinstance(entry, Retired) and (targets := plan.targets(entry)):
+        if rewritten and isinstance(entry, Retired) and (news := plan.successors(entry, call)):
             dot = "" if prefix.endswith(".") else "."
-            facts["here"] = ", ".join(f"{prefix}{dot}{file}.{cls}" for file, cls in targets)
+            facts["here"] = ", ".join(f"{prefix}{dot}{file}.{cls}" for file, cls in news)
         found.append(Finding(file, line, path, kind, rewritten, why=why, **facts))
 
     for item in module.imports:
@@ -49,7 +57,9 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
     for use in module.uses:
         if isinstance(use.node, cst.Attribute) or use.node.value in module.undefined:
             done = plan.rewrites(use.entry)
-            add(use.line, use.path, "use", use.entry, done, "" if done else _why(plan, use.entry))
+            why = "" if done else _why(plan, use.entry)
+            call, _ = module.called(use) or (None, "")
+            add(use.line, use.path, "use", use.entry, done, why, call)
     for name, reasons in plan.left.items():
         row = next(
             (u.entry for u in module.uses if isinstance(u.entry, Retired) and u.entry.name == name),

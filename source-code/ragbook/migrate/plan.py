@@ -73,3 +73,16 @@ class Plan:
         (fuse,) = [r.fuse for r in retired().values() if r.fuse]
         calls = {call for call, plan in self.calls.items() if plan.replacement == row.replacement}
         return [(fuse["file"], fuse["into"]), *([own] if calls else [])]
+
+    def successors(self, row: Retired, call: cst.Call | None = None) -> list[tuple[str, str]]:
+        """Return the files and classes that a class, or one call of it, becomes in this module.
+
+        Other than `targets`, also the retriever that a reranker went into, which has no name of its
+        own any more.
+        """
+        if call is not None and call in self.calls:
+            return [(self.calls[call].file, self.calls[call].replacement)]
+        into = [(row.fuse["file"], row.fuse["into"])] if row.fuse and self.fused else []
+        if call is not None and call in self.fused.values():
+            return into
+        return [*into, *self.targets(row)]
