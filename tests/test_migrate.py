@@ -227,11 +227,15 @@ PAIRS = {
         from langchain.retrievers.document_compressors import EmbeddingsFilter
         near = EmbeddingsFilter(embeddings=e, similarity_threshold=0.7)
         three = EmbeddingsFilter(embeddings=e, k=3)
+        twenty = EmbeddingsFilter(embeddings=e, k = None)
+        some = EmbeddingsFilter(embeddings=e, k=number)
         """,
         """
         from app.retrievers.compressors import EmbeddingsFilter
         near = EmbeddingsFilter(embeddings=e, score_threshold=0.7, top_n=20)
         three = EmbeddingsFilter(embeddings=e, top_n=3)
+        twenty = EmbeddingsFilter(embeddings=e, top_n = 20)
+        some = EmbeddingsFilter(embeddings=e, top_n=number)
         """,
     ),
     "a reranker built in place": (

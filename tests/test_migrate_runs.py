@@ -108,6 +108,15 @@ PROGRAMS = {
         ).invoke("water")
         found = sorted(found, key=lambda d: d.metadata["n"])  # ours keeps the order, as it says
     """,
+    "a filter without a number": """
+        from langchain_classic.retrievers.document_compressors import EmbeddingsFilter
+        many = [Document(page_content=f"{text} {n}") for n, text in enumerate(TEXTS * 4)]
+        all_near = EmbeddingsFilter(embeddings=embeddings, k=None)
+        some_near = EmbeddingsFilter(embeddings=embeddings, k=None, similarity_threshold=-0.9)
+        found = [*all_near.compress_documents(many, "q"), *some_near.compress_documents(many, "q")]
+        assert len(found) == 40
+        found = sorted(found, key=lambda d: d.page_content)  # ours keeps the order, as it says
+    """,
     "an extractor": """
         from langchain_classic.retrievers.document_compressors import LLMChainExtractor
         model = FakeListChatModel(responses=["pumps need a new seal kit"])

@@ -151,6 +151,19 @@ def test_an_object_has_the_members_of_the_old_class_or_the_table_says_what_it_ha
         )
 
 
+def test_an_attribute_of_one_letter_that_is_renamed_is_among_the_differences() -> None:
+    """Other files are not searched for `.c`, which is on many objects, so that it is said."""
+    short = [
+        (row, member)
+        for row in ROWS.values()
+        for member in row.members.values()
+        if row.rewrite and member.new and len(member.old) == 1
+    ]
+    assert ("EnsembleRetriever", "c") in [(row.name, member.old) for row, member in short]
+    for row, member in short:
+        assert f"The attribute {member.old} is called {member.new} here." in row.differences
+
+
 def test_the_moves_are_those_of_the_installed_packages() -> None:
     """If this fails: python tests/retired_names.py."""
     assert retired_names.MOVES.read_text(encoding="utf-8") == retired_names.as_toml()

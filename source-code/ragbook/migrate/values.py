@@ -28,17 +28,10 @@ def chain_without_prompt(name: str, value: cst.BaseExpression) -> NewArguments:
     return [(name, value), ("prompt", cst.Name("None"))]
 
 
-def compressors_only(name: str, value: cst.BaseExpression) -> NewArguments:
-    """Take a list written in place whose items are no splitters, as far as their names say."""
-    if not isinstance(value, cst.List):
-        raise Left("the stages are not listed in place, and splitters are no compressors here")
-    for element in value.elements:
-        code = cst.Module([]).code_for_node(element.value)
-        if any(
-            word in code.lower() for word in ("splitter", "redundant", "transformer", "reorder")
-        ):
-            raise Left(f"{code.splitlines()[0]} is no compressor, and the stages here are")
-    return [(name, value)]
+def twenty_for_none(name: str, value: cst.BaseExpression) -> NewArguments:
+    """Write out the number that the old filter put in the place of None."""
+    none = isinstance(value, cst.Name) and value.value == "None"
+    return [(name, cst.Integer("20") if none else value)]
 
 
 NO_RETRIEVERS = {
@@ -95,7 +88,7 @@ CONVERTERS: dict[str, Callable[[str, cst.BaseExpression], NewArguments]] = {
     for function in (
         metadata_key,
         chain_without_prompt,
-        compressors_only,
+        twenty_for_none,
         retriever_only,
         retrievers_only,
         cross_encoder_kwargs,
