@@ -69,6 +69,34 @@ PAIRS = {
         t = TimeWeightedRetriever.from_vectorstore(vectorstore=v, decay_rate=0.1, top_n=1)
         """,
     ),
+    "a store of bytes that holds documents": (
+        """
+        from langchain.retrievers.multi_vector import MultiVectorRetriever
+        from langchain.storage import InMemoryByteStore
+        store = InMemoryByteStore()
+        m = MultiVectorRetriever(vectorstore=v, byte_store=store, id_key="doc_id")
+        m.docstore.mset([("a", document)])
+        store = InMemoryByteStore()
+        n = MultiVectorRetriever(vectorstore=v, byte_store=store)
+        q = MultiVectorRetriever(
+            vectorstore=v,
+            byte_store=InMemoryByteStore(),  # in place
+        )
+        """,
+        """
+        from app.retrievers.parent_document import ParentDocumentRetriever
+        from langchain_core.stores import InMemoryStore
+        store = InMemoryStore()
+        m = ParentDocumentRetriever.from_vectorstore(vectorstore=v, docstore=store, id_key="doc_id")
+        m.docstore.mset([("a", document)])
+        store = InMemoryStore()
+        n = ParentDocumentRetriever.from_vectorstore(vectorstore=v, docstore=store)
+        q = ParentDocumentRetriever.from_vectorstore(
+            vectorstore=v,
+            docstore=InMemoryStore(),  # in place
+        )
+        """,
+    ),
     "a class that may be missing": (
         """
         try:
@@ -663,6 +691,42 @@ def test_a_module_is_rewritten(before: str, after: str) -> None:
     assert new.text == textwrap.dedent(after).lstrip("\n").replace("{ENSEMBLE}", ENSEMBLE)
     again = rewrite_source(new.text, AROUND)
     assert again.text == new.text
+
+
+BYTES = """
+from langchain.retrievers import MultiVectorRetriever
+from langchain.storage import InMemoryByteStore
+store = InMemoryByteStore()
+m = MultiVectorRetriever(vectorstore=v, byte_store=store)
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "store.mset([('a', b'bytes')])\n",
+        "cache = make(InMemoryByteStore())\n",
+        "store = LocalFileStore('x')\n",
+        "def f(s: InMemoryByteStore): ...\n",
+        "class Mine(MultiVectorRetriever): ...\n",
+        "__all__ = ['store']\n",
+        "__all__ = ['InMemoryByteStore']\n",
+    ],
+)
+def test_a_store_of_bytes_that_is_used_in_another_way_stays(more: str) -> None:
+    new = rewritten(BYTES + more)
+    expected = (BYTES + more).replace("langchain.storage", "langchain_core.stores")
+    assert new.text == expected.lstrip("\n")
+    assert any(one.old.endswith(".MultiVectorRetriever") for one in new.findings)
+    told = [one for one in new.findings if one.old.endswith("Store") and one.kind == "import"]
+    assert [one.here for one in told] == ["langchain_core.stores.InMemoryByteStore"]
+
+
+def test_a_finding_names_the_store_of_documents() -> None:
+    new = rewritten(BYTES)
+    told = {one.here for one in new.findings}
+    parents = "app.retrievers.parent_document.ParentDocumentRetriever"
+    assert told == {parents, "langchain_core.stores.InMemoryStore"}
 
 
 COMPRESSED = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
 import libcst as cst
@@ -35,13 +35,16 @@ class CallPlan:
     arguments: Sequence[Given]
 
 
-def plan_call(row: Retired, method: str, call: cst.Call) -> CallPlan:
+def plan_call(
+    row: Retired, method: str, call: cst.Call, seen: Set[cst.CSTNode] = frozenset()
+) -> CallPlan:
     """Say how a call is written here.
 
     Args:
         row: The class.
         method: The class method that is called; "" for the constructor.
         call: The call.
+        seen: Values that were seen to fit here, though the table leaves their argument by hand.
 
     Raises:
         Left: If that cannot be told safely.
@@ -62,7 +65,8 @@ def plan_call(row: Retired, method: str, call: cst.Call) -> CallPlan:
         if argument.keyword is None and number >= len(how.positional):
             raise Left("an argument is given by position")
         name = argument.keyword.value if argument.keyword else how.positional[number]
-        given += _rewritten(row, name, argument, by_name=how.target == "")
+        fits = argument.value in seen
+        given += _rewritten(row, name, argument, by_name=how.target == "", fits=fits)
     names = [one.keyword for one in given if one.keyword]
     if len(set(names)) < len(names):
         raise Left("two of its arguments are one here")
@@ -75,13 +79,15 @@ def plan_call(row: Retired, method: str, call: cst.Call) -> CallPlan:
     return CallPlan(row.replacement, row.file, how.target, given)
 
 
-def _rewritten(row: Retired, name: str, argument: cst.Arg, by_name: bool) -> list[Given]:
+def _rewritten(
+    row: Retired, name: str, argument: cst.Arg, by_name: bool, fits: bool
+) -> list[Given]:
     known = row.arguments.get(name)
     if known is None and name not in COMMON:
         raise Left(f"{row.name} is not known to take {name}")
     if known is None:
         return [Given(name, argument.value, argument)]
-    if known.hand:
+    if known.hand and not (fits and known.new):
         raise Left(f"{name}: {known.hand}")
     if known.drop:
         return []

@@ -10,6 +10,7 @@ from ragbook.migrate.findings import by_hand
 from ragbook.migrate.fuse import fuse
 from ragbook.migrate.members import check_members, plan_members
 from ragbook.migrate.plan import COMPRESSION, Plan, Surroundings
+from ragbook.migrate.stores import plan_stores
 from ragbook.migrate.table import Retired, retired
 from ragbook.migrate.together import keep_together
 from ragbook.migrate.uses import Imported, Module, Use
@@ -122,6 +123,7 @@ def _plan_calls(plan: Plan) -> None:
     plan.fused.clear()
     plan.removed.clear()
     plan.attributes.clear()
+    plan_stores(plan)
     for use in plan.module.uses:
         row = use.entry
         if not isinstance(row, Retired) or not plan.rewrites(row) or row.fuse:
@@ -132,7 +134,7 @@ def _plan_calls(plan: Plan) -> None:
         try:
             if row.name == COMPRESSION and method == "" and fuse(plan, call):
                 continue
-            plan.calls[call] = plan_call(row, method, call)
+            plan.calls[call] = plan_call(row, method, call, plan.stores)
             plan_members(plan, row, call)
         except Left as error:
             plan.left[row.name].append((use.line, str(error)))

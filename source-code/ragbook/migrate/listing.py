@@ -10,7 +10,7 @@ from ragbook.migrate.findings import Finding, by_hand, describe
 from ragbook.migrate.methods import MethodPlan
 from ragbook.migrate.naming import Names
 from ragbook.migrate.plan import Plan
-from ragbook.migrate.table import STILL_IN_LANGCHAIN, Elsewhere, Retired, lookup
+from ragbook.migrate.table import STILL_IN_LANGCHAIN, Elsewhere, Move, Retired, lookup
 from ragbook.migrate.uses import dotted, split_path
 
 
@@ -31,6 +31,8 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
         call: cst.Call | None = None,
     ) -> None:
         told.add((line, path.rpartition(".")[2]))
+        if isinstance(entry, Move):
+            entry = plan.instead.get(entry, entry)
         facts: dict[str, Any] = describe(path, entry, prefix)
         if rewritten and isinstance(entry, Retired) and (news := plan.successors(entry, call)):
             dot = "" if prefix.endswith(".") else "."

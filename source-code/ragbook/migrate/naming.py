@@ -79,6 +79,7 @@ def _drop_repeated(plan: Plan, names: Names) -> None:
 def _targets(plan: Plan, entry: object) -> list[tuple[str, str, str | None]]:
     """Return module, class and file of what takes an entry's place."""
     if isinstance(entry, Move):
+        entry = plan.instead.get(entry, entry)
         return [(entry.new_module, entry.new_name, None)]
     assert isinstance(entry, Retired)
     prefix = plan.around.prefix
@@ -99,7 +100,8 @@ def _local(plan: Plan, entry: object, old_local: str | None, old_name: str, cls:
     if old_local is not None and not many:
         keeps = plan.module.rebound | plan.around.patched | plan.around.imported_elsewhere
         keeps = keeps | plan.module.exported | plan.module.other_names
-        if isinstance(entry, Move) or old_local != old_name or old_local in keeps:
+        moved = isinstance(entry, Move) and entry not in plan.instead
+        if moved or old_local != old_name or old_local in keeps:
             return old_local
         if plan.around.is_init:
             return old_local

@@ -51,6 +51,10 @@ class Plan:
     removed: set[cst.CSTNode] = field(default_factory=set)
     """Statements that bind a reranker which went into its retrievers."""
     attributes: dict[cst.Attribute, str] = field(default_factory=dict)
+    stores: set[cst.CSTNode] = field(default_factory=set)
+    """Values of byte_store that can be a docstore here, as `stores.plan_stores` found."""
+    instead: dict[Move, Move] = field(default_factory=dict)
+    """Moves that go somewhere else in this module."""
     left: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
     """Why a class is left in this module, with lines, by its name."""
 
