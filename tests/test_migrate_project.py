@@ -96,6 +96,14 @@ def test_attributes_stay_where_the_retriever_in_another_file_stays(
     assert f"another file keeps {kept}" in " ".join(one.why for one in result.left)
 
 
+def test_attributes_that_stay_for_an_old_function_keep_the_retriever(tmp_path: Path) -> None:
+    old = "from langchain.chains.query_constructor.base import load_query_constructor_runnable\n"
+    files = {"fields.py": FIELDS, "ask.py": FILTERED, "chain.py": f"{old}from fields import f\n"}
+    result = written(tmp_path, files)
+    assert {name: (tmp_path / name).read_text() for name in files} == files
+    assert {one.file for one in result.left} == set(files)
+
+
 def test_a_file_that_has_retriever_and_attributes_moves_alone(tmp_path: Path) -> None:
     both = FIELDS + FILTERED.replace("from fields import f\n", "")
     files = {"a.py": both, "b.py": both.replace(", f)", ", f, chain_kwargs=k)")}

@@ -112,7 +112,8 @@ def migrate(
     survey = read_project((s.path, _python(s)) for s in sources)
     relevant = [s for s in sources if MENTIONS.search(s.text)]
     drafts = {s: _rewritten(s, survey.around(s.path, "retrievers"), result) for s in relevant}
-    if kept := kept_everywhere(draft.group for draft in drafts.values()):
+    # What one file keeps can make another one keep more, so repeat until nothing is added.
+    while (kept := kept_everywhere(draft.group for draft in drafts.values())) != survey.kept:
         survey.kept = kept
         for source in [s for s, draft in drafts.items() if draft.group.named]:
             drafts[source] = _rewritten(source, survey.around(source.path, "retrievers"), result)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ragbook.migrate.plan import Plan
 from ragbook.migrate.table import Elsewhere, Retired, retired
+from ragbook.migrate.uses import Imported, Use
 
 
 @dataclass(frozen=True)
@@ -20,29 +21,22 @@ class Group:
 def group_of(plan: Plan) -> Group:
     """Say what a module names of classes that go together."""
     wanted = {name for row in retired().values() if row.together for name in _all_of(row)}
-    known = [
-        (item.name or "", item.entry)
-        for item in [*plan.module.imports, *plan.module.uses]
-        if item.entry and item.name in wanted
-    ]
-    left = frozenset(name for name, entry in known if not plan.rewrites(entry))
-    return Group(frozenset(name for name, _ in known), left)
+    known = [one for one in _all_named(plan) if one.entry and one.name in wanted]
+    left = frozenset(one.name or "" for one in known if not plan.rewrites(one.entry))
+    return Group(frozenset(one.name or "" for one in known), left)
 
 
 def keep_together(plan: Plan) -> None:
     """Leave a class of whose companions one is left, in this module or in a file it works with."""
     rows = {
-        entry.name: entry
-        for entry in [one.entry for one in [*plan.module.imports, *plan.module.uses]]
-        if isinstance(entry, Retired) and entry.together
+        one.entry.name: one.entry
+        for one in _all_named(plan)
+        if isinstance(one.entry, Retired) and one.entry.together
     }
     for row in rows.values():
         if not plan.rewrites(row):
             continue
-        line = min(
-            [i.line for i in plan.module.imports if i.entry is row]
-            or [u.line for u in plan.module.uses if u.entry is row]
-        )
+        line = next(one.line for one in _all_named(plan) if one.entry is row)
         if found := _left_here(plan, row):
             name, where = found
             said = f"{name} is left (line {where}), and objects of the one go into the other"
@@ -56,10 +50,15 @@ def _left_here(plan: Plan, row: Retired) -> tuple[str, int] | None:
     for name in row.together:
         if reasons := plan.left.get(name):
             return name, reasons[0][0]
-        for use in [*plan.module.imports, *plan.module.uses]:
-            if use.name == name and isinstance(use.entry, Elsewhere):
-                return name, use.line
+        for one in _all_named(plan):
+            if one.name == name and isinstance(one.entry, Elsewhere):
+                return name, one.line
     return None
+
+
+def _all_named(plan: Plan) -> list[Imported | Use]:
+    """Return what a module imports of the old packages, and then what it uses of them."""
+    return [*plan.module.imports, *plan.module.uses]
 
 
 def kept_everywhere(files: Iterable[Group]) -> frozenset[str]:
