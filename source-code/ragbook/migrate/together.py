@@ -41,7 +41,7 @@ def keep_together(plan: Plan) -> None:
             name, where = found
             said = f"{name} is left (line {where}), and objects of the one go into the other"
             plan.left[row.name].append((line, said))
-        elif others := sorted({row.name, *row.together} & plan.around.kept):
+        elif others := [n for n in (*row.together, row.name) if n in plan.around.kept]:
             said = f"another file keeps {others[0]}, and objects of the one go into the other"
             plan.left[row.name].append((line, said))
 
