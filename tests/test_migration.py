@@ -99,6 +99,7 @@ def test_langchain_retrievers_is_not_in_this_environment() -> None:
 def test_every_class_named_as_ours_exists() -> None:
     ours = {name for cell in HERE.values() for name in names(cell)}
     assert ours == {
+        "AttributeInfo",
         "BM25Retriever",
         "RRFEnsembleRetriever",
         "AdaptiveFusionRetriever",
