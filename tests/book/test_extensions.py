@@ -59,7 +59,12 @@ def test_the_command_of_a_copy_box_works(tmp_path: Path) -> None:
     assert arguments[:3] == ["uv", "run", "rag"]
     result = CliRunner().invoke(app, arguments[3:])
     assert result.exit_code == 0, result.output
-    assert {path.name for path in (tmp_path / "copied").iterdir()} == {"bm25.py", "documents.py"}
+    assert {path.name for path in (tmp_path / "copied").iterdir()} == {
+        "bm25.py",
+        "bm25_file.py",
+        "bm25_index.py",
+        "documents.py",
+    }
 
 
 def test_the_address_of_the_published_book_comes_from_the_environment(
