@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from ragbook.cli import PatternName, ProfileName, main
+from ragbook.copying import retriever_files
 from ragbook.extractive import NO_ANSWER
 from ragbook.patterns import PATTERNS
 from ragbook.profiles import PROFILES
@@ -429,6 +431,23 @@ def test_copy_lists_what_there_is(rag: Rag) -> None:
     for line in ("sql SqlRetriever", "cached CachedRetriever", "bm25 BM25Retriever"):
         assert re.search(line.replace(" ", r"\s+"), out)
     assert "Error" not in out
+
+
+@pytest.mark.parametrize(("terminal", "width"), [(False, 60), (True, 80), (True, 48)])
+def test_the_list_of_what_can_be_copied_breaks_no_name(
+    terminal: bool, width: int, rag: Rag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = Console(force_terminal=terminal, width=width, color_system=None)
+    monkeypatch.setattr("ragbook.cli.out", console)
+    code, out, _ = rag("copy", "--list")
+    assert code == 0
+    rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    for name, file in retriever_files().items():
+        assert name in rows
+        if width != 48:
+            assert (file.main or "") in rows[name]
+        if not terminal:
+            assert file.summary in rows[name]
 
 
 def test_doctor_says_that_the_embedded_profile_works(rag: Rag) -> None:

@@ -450,6 +450,20 @@ def test_a_copy_says_how_it_is_imported(
     ]
 
 
+def test_below_a_package_a_copy_is_imported_from_that_wherever_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "src" / "scratch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (tmp_path / "here").mkdir()
+    for number, here in enumerate((tmp_path, tmp_path / "here", package.parent, package)):
+        monkeypatch.chdir(here)
+        to = Path(os.path.relpath(package / f"retrievers{number}"))
+        report = copy_retrievers(["knn"], to)
+        assert report.imports == [f"from scratch.retrievers{number}.knn import KNNRetriever"]
+
+
 def test_every_class_of_the_package_is_found_in_the_file_that_it_is_said_to_be_in() -> None:
     for name, file in FILES.items():
         own = [cls for cls, home in _HOME.items() if home == name]
@@ -471,6 +485,18 @@ def test_an_unknown_name_is_an_error_with_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(CopyError, match="LLMChainFilter is replaced by 'llm_compressors'"):
         copy_retrievers(["LLMChainFilter"], tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_unknown_name_is_told_what_it_may_have_been(tmp_path: Path) -> None:
+    with pytest.raises(CopyError) as caught:
+        copy_retrievers(["zzzz", "knn", "tfdif", "zzzz", "EnsembleRetriever"], tmp_path / "to")
+    assert str(caught.value) == (
+        "There is no retriever named 'zzzz'. "
+        "There is no retriever named 'tfdif'. Did you mean tfidf? "
+        "LangChain's EnsembleRetriever is replaced by 'ensemble' here: copy that. "
+        "See `rag copy --list`."
+    )
+    assert not (tmp_path / "to").exists()
 
 
 def test_an_edited_file_is_kept_without_force_and_nothing_else_is_written(tmp_path: Path) -> None:

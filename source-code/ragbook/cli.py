@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from ragbook import book, migrate_cli, serve_cli, tools_cli
 from ragbook.console import (
+    LINE,
     NARROW_TERMINAL,
     WIDE_TERMINAL,
     DataOption,
@@ -460,12 +462,17 @@ def copy(
                 ]
             )
             return
+        # Into a pipe or a file goes a line for each, and a name is whole at any width.
+        console = out if out.is_terminal else Console(width=LINE, highlight=False)
+        with_class = console.width >= NARROW_TERMINAL
         table = Table(box=box.SIMPLE, pad_edge=False)
-        for column in ("name", "class", "what it is"):
-            table.add_column(column, overflow="fold")
+        for column in ("name", "class") if with_class else ("name",):
+            table.add_column(column, no_wrap=True)
+        table.add_column("what it is", overflow="fold")
         for file in files:
-            table.add_row(file.name, file.main or "", escape(file.summary))
-        out.print(table)
+            names = (file.name, file.main or "") if with_class else (file.name,)
+            table.add_row(*names, escape(file.summary))
+        console.print(table)
         return
     if not names or not to:
         raise typer.BadParameter("Say what to copy and where, as in: rag copy bm25 --to src/app")

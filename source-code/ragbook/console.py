@@ -30,6 +30,9 @@ NARROW_TERMINAL = 70
 WIDE_TERMINAL = 110
 """Columns from which tables also show how texts begin."""
 
+LINE = 10_000
+"""Columns of a table that goes into a pipe or a file with a line for each row."""
+
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 

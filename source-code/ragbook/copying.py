@@ -126,7 +126,7 @@ def copy_retrievers(names: Iterable[str], to: Path, force: bool = False) -> Copy
     """
     files = retriever_files()
     given = list(names)
-    found = [_find(name, files) for name in (files if given == ["all"] else given)]
+    found = _found(list(files) if given == ["all"] else given, files)
     wanted = _with_siblings(found, files)
     report = CopyReport()
     packages = sorted({package for name in wanted for package in files[name].packages})
@@ -176,14 +176,28 @@ def _with_siblings(
 
 
 def _package(folder: Path) -> str:
-    """Guess the package that a folder will be: its path from here, or below the last `src`."""
+    """Tell the package that a folder will be.
+
+    In a package it is a part of that; else its path from here, or below the last `src`, is a guess.
+    """
     path, here = folder.resolve(), Path.cwd()
+    root = package_root(path)
     parts = path.relative_to(here).parts if path.is_relative_to(here) else path.parts[-1:]
     parts = parts or path.parts[-1:]
-    if "src" in parts[:-1]:
+    if root != path.parent:
+        parts = path.relative_to(root).parts
+    elif "src" in parts[:-1]:
         parts = parts[len(parts) - parts[::-1].index("src") :]
     names = [part for part in parts if part.isidentifier()]
     return ".".join(names) if len(names) == len(parts) else "your_package"
+
+
+def package_root(folder: Path) -> Path:
+    """Return the first folder above that is no package: Python imports the folder from there."""
+    root = folder.parent
+    while (root / "__init__.py").exists():
+        root = root.parent
+    return root
 
 
 def _write_all(contents: dict[Path, bytes]) -> None:
@@ -203,6 +217,21 @@ def _write_all(contents: dict[Path, bytes]) -> None:
     finally:
         for name, _ in staged:
             Path(name).unlink(missing_ok=True)
+
+
+def _found(names: Sequence[str], files: dict[str, RetrieverFile]) -> list[RetrieverFile]:
+    """Find every file, or say of every name that is unknown what it may have been."""
+    found, faults = [], []
+    for name in names:
+        try:
+            found.append(_find(name, files))
+        except CopyError as error:
+            faults.append(str(error))
+    if faults:
+        see = " See `rag copy --list`."
+        ends = see if any(fault.endswith(see) for fault in faults) else ""
+        raise CopyError(" ".join(fault.removesuffix(see) for fault in dict.fromkeys(faults)) + ends)
+    return found
 
 
 def _find(name: str, files: dict[str, RetrieverFile]) -> RetrieverFile:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ragbook.copying import RetrieverFile, retriever_files
+from ragbook.copying import RetrieverFile, package_root, retriever_files
 
 NAMES = ("retrievers", "rag_retrievers", "langchain_retrievers")
 """Names for the folder of the copied files; the first one that is free is taken."""
@@ -84,9 +84,7 @@ def given_destination(path: Path, folder: Path) -> Destination:
         ProjectError: If its path is not one that Python can import.
     """
     folder = folder.resolve()
-    root = folder.parent
-    while (root / "__init__.py").exists():
-        root = root.parent
+    root = package_root(folder)
     base = path.resolve() if path.is_dir() else path.resolve().parent
     if root == folder.parent:  # not in a package
         parts = folder.parts
