@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ragbook.cli import app
-from ragbook.copying import RETRIEVERS
+from ragbook.copying import RETRIEVERS, requirement
 from ragbook.migrate.files import project_files
 from ragbook.migrate.notebooks import code_cells, join, replaced, split
 from ragbook.migrate.project import ProjectError
+from ragbook.migrate.report import text_lines
 from ragbook.migrate.run import Migration, migrate
 
 OLD = "from langchain.retrievers import MergerRetriever\nm = MergerRetriever(retrievers=[a])\n"
@@ -177,6 +178,18 @@ def test_a_folder_can_be_given(tmp_path: Path) -> None:
     assert "from app.search.parts.merger import" in (tmp_path / "app/rag.py").read_text()
 
 
+def test_a_folder_outside_of_the_project_is_refused(tmp_path: Path) -> None:
+    put(tmp_path, {"mine/pyproject.toml": "", "mine/app/ask.py": OLD})
+    with pytest.raises(ProjectError, match=r"elsewhere is outside of the project .*mine,"):
+        migrate(tmp_path / "mine", write=True, force=True, to=tmp_path / "elsewhere")
+    assert (tmp_path / "mine/app/ask.py").read_text() == OLD
+    assert not (tmp_path / "elsewhere").exists()
+    # The project goes as far as the file that lists its packages, whatever was given.
+    result = migrate(tmp_path / "mine/app/ask.py", to=tmp_path / "mine/parts")
+    assert result.destination
+    assert result.destination.module == "parts"
+
+
 def test_a_folder_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
     put(tmp_path, {"ask.py": OLD})
     with pytest.raises(ProjectError, match="cannot import"):
@@ -212,14 +225,15 @@ def test_a_file_that_does_not_parse_is_reported_and_left(tmp_path: Path) -> None
     assert (tmp_path / "good.py").read_text() == NEW
     (left,) = result.left
     assert (left.file, left.line, left.kind) == ("bad.py", 3, "file")
-    assert "does not parse" in left.why
+    assert left.why == "it cannot be parsed as Python 3"
     assert result.exit_code == 1
 
 
 def test_an_encoding_that_is_wrong_or_unknown_is_reported(tmp_path: Path) -> None:
     result = written(tmp_path, {"a.py": b"# \xff\n", "b.py": b"# coding: klingon\n"})
     assert [one.file for one in result.left] == ["a.py", "b.py"]
-    assert all("encoding" in one.why for one in result.left)
+    assert all("encoding cannot be read" in one.why for one in result.left)
+    assert all("save it as UTF-8, or name its encoding" in one.why for one in result.left)
 
 
 def test_environments_hidden_folders_and_links_are_passed_over(tmp_path: Path) -> None:
@@ -329,20 +343,137 @@ def test_a_method_that_the_project_defines_is_left(tmp_path: Path) -> None:
 # Packages
 
 
-def test_what_nothing_imports_any_more_can_be_removed(tmp_path: Path) -> None:
-    files = {"a.py": OLD, "requirements.txt": "langchain-community==0.2\nlangchain>0.1\n"}
-    result = written(tmp_path, files)
-    assert result.uv_remove == "uv remove langchain-community langchain"
-    assert '"langchain-core' in result.uv_add
+def listing(*dependencies: str) -> str:
+    lines = "".join(f"    {json.dumps(one)},\n" for one in dependencies)
+    return f'[project]\nname = "p"\nversion = "1"\ndependencies = [\n{lines}]\n'
+
+
+def closing(result: Migration) -> list[str]:
+    """Return what the report says below the number of places."""
+    lines = list(text_lines(result))
+    return lines[next(n for n, line in enumerate(lines) if line.startswith(("Found", "Noth"))) :]
+
+
+def test_what_nothing_imports_any_more_is_removed_before_the_new_is_added(tmp_path: Path) -> None:
+    listed = listing("langchain-community>=0.2,<0.3", "langchain>=0.2,<0.3", "numpy")
+    result = written(tmp_path, {"a.py": OLD, "pyproject.toml": listed})
+    assert result.removable == ["langchain-community", "langchain"]
     assert result.declared == [
-        ("requirements.txt", 1, "langchain-community"),
-        ("requirements.txt", 2, "langchain"),
+        ("pyproject.toml", 5, "langchain-community"),
+        ("pyproject.toml", 6, "langchain"),
     ]
+    # The other way round uv finds no langchain-core of version 1 beside the old langchain.
+    remove, add = (line for line in closing(result) if line.startswith("    uv "))
+    assert remove == "    uv remove langchain-community langchain"
+    assert add.startswith('    uv add "langchain-core>=1')
+
+
+def test_only_what_pyproject_lists_is_given_to_uv_remove(tmp_path: Path) -> None:
+    files = {"a.py": OLD, "pyproject.toml": listing("langchain-community")}
+    assert "    uv remove langchain-community" in closing(written(tmp_path, files))
 
 
 def test_what_is_still_imported_is_not_removed(tmp_path: Path) -> None:
     rest = "from langchain.chains import RetrievalQA\nimport_module('langchain_community.llms')\n"
-    assert written(tmp_path, {"a.py": OLD, "b.py": rest}).uv_remove == ""
+    listed = listing("langchain-community", "langchain")
+    result = written(tmp_path, {"a.py": OLD, "b.py": rest, "pyproject.toml": listed})
+    assert result.removable == []
+    assert not [line for line in closing(result) if "uv remove" in line]
+
+
+@pytest.mark.parametrize("part", ["app/search.py", "app"])
+@pytest.mark.parametrize("marks", ["pyproject.toml", "git"])
+def test_of_a_part_of_a_project_nothing_is_removed(tmp_path: Path, part: str, marks: str) -> None:
+    put(tmp_path, {"app/search.py": OLD, "other.py": OLD})
+    if marks == "git":
+        git(tmp_path, "init", "-q")
+    else:
+        put(tmp_path, {"pyproject.toml": listing("langchain")})
+    result = migrate(tmp_path / part, write=True, force=True)
+    said = closing(result)
+    assert result.removable == []
+    assert not [line for line in said if "uv remove" in line or "Take out" in line]
+    assert said[-1] == (
+        "Only a part of the project was read. Run it on the project to see what can go: "
+        f"rag migrate {tmp_path}"
+    )
+    whole = migrate(tmp_path, write=True, force=True)
+    assert whole.removable == ["langchain"]
+    assert not [line for line in closing(whole) if "Only a part" in line]
+
+
+def test_the_lines_of_a_requirements_file_are_said(tmp_path: Path) -> None:
+    core = requirement("langchain-core")
+    listed = "langchain-community==0.2\nlangchain>0.1  # why\nlangchain_core==0.2.3\nnumpy\n"
+    files = {"a.py": OLD, "requirements.txt": listed, "requirements-dev.txt": "langchain\npytest\n"}
+    result = written(tmp_path, files)
+    assert closing(result)[2:] == [
+        "",
+        "Take out of requirements-dev.txt:",
+        "    langchain",
+        "",
+        "Take out of requirements.txt:",
+        "    langchain-community==0.2",
+        "    langchain>0.1",
+        "    langchain_core==0.2.3",
+        "",
+        "Put into requirements.txt:",
+        f"    {core}",
+    ]
+    # What is there already is in no list.
+    put(tmp_path, {"a.py": OLD, "requirements.txt": f"{core}\n", "requirements-dev.txt": ""})
+    assert len(closing(written(tmp_path, {}))) == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, False),
+        ({"pyproject.toml": "[tool.black]\n"}, False),
+        ({"pyproject.toml": "[project]\nname = 'p'\ndynamic = ['dependencies']\n"}, False),
+        ({"pyproject.toml": "[project\n"}, False),
+        ({"pyproject.toml": listing()}, True),
+    ],
+)
+def test_uv_is_only_said_where_it_can_change_pyproject(
+    tmp_path: Path, files: dict[str, str], said: bool
+) -> None:
+    lines = "\n".join(closing(written(tmp_path, {"a.py": OLD, **files})))
+    assert ("uv add" in lines) == said
+    assert ("Put into the project's dependencies:\n    langchain-core" in lines) != said
+
+
+@pytest.mark.parametrize(
+    ("listed", "held"),
+    [
+        ("langchain>=0.2,<0.3", "langchain is held below 1 in pyproject.toml, line 5"),
+        ("langchain[all]~=0.3", "langchain is held below 1 in pyproject.toml, line 5"),
+        ("langchain==0.1.17", "langchain is held below 1 in pyproject.toml, line 5"),
+        ("langchain>=0.1,<1.0", "langchain is held below 1 in pyproject.toml, line 5"),
+        ("langchain-community<0.3", "langchain-community is held below 0.3 in pyproject.toml"),
+        ("langchain", ""),
+        ("langchain>=0.1", ""),
+        ("langchain>=0.2,!=0.2.1,<2", ""),
+        ("langchain<1.1", ""),
+        ("langchain==1.0.3", ""),
+        ("langchain-community>=0.2,<0.4", ""),
+    ],
+)
+def test_a_package_that_stays_and_holds_langchain_core_is_said(
+    tmp_path: Path, listed: str, held: str
+) -> None:
+    rest = "from langchain.chains import RetrievalQA\nimport langchain_community.llms\n"
+    files = {"a.py": OLD, "b.py": rest, "pyproject.toml": listing(listed)}
+    said = [line for line in closing(written(tmp_path, files)) if "cannot be installed" in line]
+    assert len(said) == bool(held)
+    assert all(held in line and "do what is left first, or " in line for line in said)
+
+
+def test_a_package_that_goes_holds_nothing(tmp_path: Path) -> None:
+    files = {"a.py": OLD, "requirements.txt": "langchain==0.2.5\n"}
+    said = closing(written(tmp_path, files))
+    assert "    langchain==0.2.5" in said
+    assert not [line for line in said if "cannot be installed" in line]
 
 
 # Git
@@ -499,6 +630,10 @@ def test_the_command_says_what_happened_and_what_to_do(tmp_path: Path) -> None:
     assert "can be rewritten: retrievers.merger.MergerRetriever" in done.output
     assert "MergerRetriever: A document that several retrievers find comes once" in done.output
     assert "left for you: write it as a chain of runnables" in done.output
+    assert "Found 2 places; --write would rewrite 1 file and leave 1 place for you." in done.output
+    done = rag(str(tmp_path), "--write", "--force")
+    assert "Found 2 places; 1 file rewritten; 1 place left for you." in done.output
+    put(tmp_path, {"a.py": OLD})
     assert (tmp_path / "a.py").read_text() == OLD
 
 
@@ -529,7 +664,7 @@ def test_a_diff_changes_nothing(tmp_path: Path) -> None:
 def test_nothing_to_do_is_said(tmp_path: Path) -> None:
     put(tmp_path, {"a.py": "x = 1\n"})
     done = rag(str(tmp_path), "--write")
-    assert (done.exit_code, done.output.strip()) == (0, "Nothing retired in 1 files.")
+    assert (done.exit_code, done.output.strip()) == (0, "Nothing retired in 1 file.")
 
 
 def test_what_is_declared_and_no_longer_used_is_said_where_nothing_is_retired(
@@ -540,7 +675,7 @@ def test_what_is_declared_and_no_longer_used_is_said_where_nothing_is_retired(
     done = rag(str(tmp_path))
     assert done.exit_code == 0
     assert done.output.splitlines() == [
-        "Nothing retired in 1 files.",
+        "Nothing retired in 1 file.",
         "",
         "    uv remove langchain-community",
         "  langchain-community is declared in pyproject.toml, line 3.",

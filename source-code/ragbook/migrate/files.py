@@ -82,7 +82,11 @@ def read_source(path: Path) -> Source:
             encoding = "utf-8-sig"
         return Source(path, content, content.decode(encoding), encoding)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
-        raise Unreadable(f"its encoding cannot be read: {error}") from error
+        declare = ", or name its encoding in the first line, such as # coding: latin-1"
+        raise Unreadable(
+            f"its encoding cannot be read: {error}; save it as UTF-8"
+            f"{declare if path.suffix == '.py' else ''}"
+        ) from error
 
 
 def replace_file(source: Source, content: bytes) -> None:

@@ -56,6 +56,19 @@ def top_package(file: Path) -> Path | None:
     return top
 
 
+def project_root(path: Path) -> Path:
+    """Return the folder of the project that a folder or file is in.
+
+    It is the nearest one that lists packages, or that of the git repository, or the path's own.
+    """
+    folder = path.resolve() if path.is_dir() else path.resolve().parent
+    for above in (folder, *folder.parents):
+        listed = (file for pattern in DECLARING for file in above.glob(pattern))
+        if next(listed, None) or (above / ".git").exists():
+            return above
+    return folder
+
+
 def default_destination(path: Path, files: Sequence[Path]) -> Destination:
     """Choose where the copied files go: into the package that uses them, or beside the scripts.
 
@@ -81,9 +94,17 @@ def given_destination(path: Path, folder: Path) -> Destination:
     """Tell how a folder that the user chose is imported.
 
     Raises:
-        ProjectError: If its path is not one that Python can import.
+        ProjectError: If it is outside of the project, or Python cannot import its path.
     """
     folder = folder.resolve()
+    project = project_root(path)
+    while (project / "__init__.py").exists():
+        project = project.parent
+    if not folder.is_relative_to(project):
+        raise ProjectError(
+            f"{folder} is outside of the project {project}, which could not import from it. Give "
+            f"--to a folder inside, such as {project / NAMES[0]}."
+        )
     root = package_root(folder)
     base = path.resolve() if path.is_dir() else path.resolve().parent
     if root == folder.parent:  # not in a package
@@ -184,7 +205,7 @@ def imports_of(module: str, text: str) -> bool:
 
 def declarations(path: Path) -> list[tuple[str, int, str]]:
     """Return where a project declares that it needs an old package: file, line, package."""
-    folder = path if path.is_dir() else path.parent
+    folder = project_root(path)
     found = []
     for pattern in DECLARING:
         for file in sorted(folder.glob(pattern)):

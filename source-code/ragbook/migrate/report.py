@@ -111,15 +111,15 @@ def _differences(result: Migration) -> Iterator[str]:
 
 
 def _closing(result: Migration) -> Iterator[str]:
-    left, found = len(result.left), len(result.findings)
+    found = len(result.findings)
     if not found:
-        yield f"Nothing retired in {result.scanned} files."
-        yield from _to_remove(result)
+        yield f"Nothing retired in {_count(result.scanned, 'file')}."
+        yield from result.dependencies.lines()
         return
-    places = f"{found} place{'s' if found > 1 else ''}"
-    files = f"{len(result.changes)} file{'s' if len(result.changes) != 1 else ''}"
+    places, left = _count(found, "place"), _count(len(result.left), "place")
+    files = _count(len(result.changes), "file")
     if result.written:
-        yield f"Found {places}; {files} rewritten, {left} left for you."
+        yield f"Found {places}; {files} rewritten; {left} left for you."
         if result.files and result.destination:
             yield f"Copied to {_shown(result.destination.folder)}: {' '.join(result.files)}"
     else:
@@ -127,14 +127,14 @@ def _closing(result: Migration) -> Iterator[str]:
         if result.files and result.destination:
             folder = _shown(result.destination.folder)
             yield f"It would copy to {folder}: {' '.join(result.files)}"
-    if result.uv_add:
-        yield f"\n    {result.uv_add}"
-    yield from _to_remove(result)
+    yield from result.dependencies.lines()
+    if result.ask_again:
+        yield ""
+        yield (
+            "Only a part of the project was read. Run it on the project to see what can go: "
+            f"rag migrate {_shown(result.root)}"
+        )
 
 
-def _to_remove(result: Migration) -> Iterator[str]:
-    if result.uv_remove:
-        yield f"{'' if result.uv_add else chr(10)}    {result.uv_remove}"
-    for file, line, package in result.declared:
-        if package in result.removable:
-            yield f"  {package} is declared in {file}, line {line}."
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -11,6 +11,7 @@ import libcst as cst
 
 from ragbook.copying import CopyError, CopyReport, copy_retrievers, requirement
 from ragbook.migrate import notebooks
+from ragbook.migrate.dependencies import Dependencies
 from ragbook.migrate.files import (
     MENTIONS,
     Source,
@@ -30,6 +31,7 @@ from ragbook.migrate.project import (
     given_destination,
     imports_of,
     known_files,
+    project_root,
     uncommitted,
 )
 from ragbook.migrate.rewrite import Rewritten, rewrite_source
@@ -58,8 +60,20 @@ class Migration:
     packages: list[str] = field(default_factory=list)
     removable: list[str] = field(default_factory=list)
     declared: list[tuple[str, int, str]] = field(default_factory=list)
+    ask_again: bool = False
+    """Whether something could go if the rest of the project, which was not read, does without."""
     scanned: int = 0
     written: bool = False
+
+    @property
+    def root(self) -> Path:
+        """The folder of the project."""
+        return project_root(self.path)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of the project was read, and not one file or folder of it."""
+        return self.path.is_dir() and self.path.resolve() == self.root
 
     @property
     def left(self) -> list[Finding]:
@@ -67,15 +81,9 @@ class Migration:
         return [one for one in self.findings if not one.rewritten]
 
     @property
-    def uv_add(self) -> str:
-        """The command that installs what the new imports need; empty if nothing is rewritten."""
-        quoted = " ".join(f'"{package}"' for package in self.packages)
-        return f"uv add {quoted}" if quoted else ""
-
-    @property
-    def uv_remove(self) -> str:
-        """The command that removes what nothing imports any more; empty if there is none."""
-        return f"uv remove {' '.join(self.removable)}" if self.removable else ""
+    def dependencies(self) -> Dependencies:
+        """What to install and what to take out."""
+        return Dependencies(self.root, self.whole, self.packages, self.removable, self.declared)
 
     @property
     def exit_code(self) -> int:
@@ -177,7 +185,7 @@ def _rewritten(source: Source, around: Surroundings, result: Migration) -> Rewri
             return _rewritten_notebook(source, around, name)
         return rewrite_source(source.text, around, name)
     except cst.ParserSyntaxError as error:
-        why = f"it does not parse: {error.message}"
+        why = "it cannot be parsed as Python 3"
         return Rewritten(source.text, [_unread(name, error.raw_line, why)])
     except RecursionError:
         return Rewritten(source.text, [_unread(name, 1, "it is nested too deeply to be read")])
@@ -189,7 +197,7 @@ def _rewritten_notebook(source: Source, around: Surroundings, name: str) -> Rewr
     cells = notebooks.code_cells(source.text)
     joined = notebooks.join(cells)
     findings = [
-        _unread(name, line, f"the cell does not parse: {why}", cell)
+        _unread(name, line, f"the cell cannot be parsed as Python 3: {why}", cell)
         for cell, line, why in joined.broken
         if MENTIONS.search(next(c.source for c in cells if c.number == cell))
     ]
@@ -257,10 +265,11 @@ def _summarise(
     declared = {name for _, _, name in result.declared}
     for distribution, module in OLD_DISTRIBUTIONS.items():
         before = any(imports_of(module, s.text) for s in sources)
-        if (before or distribution in declared) and not any(
-            imports_of(module, text) for text in after.values()
-        ):
+        if any(imports_of(module, text) for text in after.values()):
+            continue
+        if result.whole and (before or distribution in declared):
             result.removable.append(distribution)
+        result.ask_again |= before and not result.whole
 
 
 def _write(result: Migration, force: bool) -> None:
