@@ -490,13 +490,26 @@ def test_a_script_ends_with_one_sentence_where_there_is_no_table(
 ) -> None:
     words = ["word"] if script is search else []
     with pytest.raises(SystemExit) as stopped:
-        script.main([str(tmp_path / "nowhere"), *words])
-    assert str(stopped.value).startswith("Error: There is no folder")
+        script.main([str(tmp_path / "no where"), *words, "--table", "mine"])
+    cure = "Ingest into it first: source-code/scale/ingest.py CORPUS --to"
+    assert str(stopped.value) == (
+        f"Error: There is no folder {tmp_path / 'no where'}. Check the path. "
+        f"{cure} '{tmp_path / 'no where'}' --table mine"
+    )
+    assert list(tmp_path.iterdir()) == []
 
     with pytest.raises(SystemExit) as stopped:
         script.main([str(tmp_path), *words])
-    assert "was not found" in str(stopped.value)
-    assert "\n" not in str(stopped.value)
+    assert str(stopped.value) == (
+        f"Error: The table 'documents' was not found in {tmp_path}. {cure} {tmp_path}"
+    )
+
+
+@pytest.mark.parametrize("question", ["", " \n"])
+def test_an_empty_question_is_said_to_be_one(question: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        search.main([str(tmp_path), "word", question])
+    assert stopped.value.code == "Error: The question is empty. Ask something."
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -516,6 +517,21 @@ def test_a_text_file_that_is_not_utf8_is_named(tmp_path: Path, inline: None) -> 
         ingest(tmp_path / "texts", tmp_path / "db", HashEmbeddings, "hash")
 
 
+@pytest.mark.parametrize("encoding", ["windows-1252", "utf-16"])
+def test_the_command_that_mends_a_text_file_of_another_encoding_does(
+    encoding: str, tmp_path: Path, inline: None
+) -> None:
+    texts = tmp_path / "it's here"
+    texts.mkdir()
+    (texts / "a.txt").write_bytes("one\ncafé".encode(encoding))
+    with pytest.raises(IngestError, match="Save it as UTF-8 in an editor, or") as caught:
+        ingest(texts, tmp_path / "db", HashEmbeddings, "hash")
+    cure = str(caught.value).partition("convert it: ")[2]
+    subprocess.run(cure, shell=True, check=True, cwd=tmp_path)
+    assert (texts / "a.txt").read_text("utf-8") == "one\ncafé"
+    assert ingest(texts, tmp_path / "db", HashEmbeddings, "hash").rows_in_table == 1
+
+
 def test_a_column_that_is_not_there_is_an_error_that_lists_the_others(
     corpus: Path, tmp_path: Path
 ) -> None:
@@ -845,6 +861,7 @@ def test_ctrl_c_says_how_to_go_on(
     assert caught.value.code == 130
     stored = len(rows_of(tmp_path / "db"))
     assert capsys.readouterr().err == (
+        "Starting Ray…\nLoading the model in 1 process…\n"
         f"Stopped. {stored} rows of this run are in the table. Run the same command again to go "
         "on.\n"
     )
@@ -917,6 +934,77 @@ def test_a_line_of_progress_says_how_far_it_is(
     shown(Report(chunks=500, bytes_done=25, bytes_total=100, seconds=10, seconds_left=3725.0))
     shown.close()
     assert capsys.readouterr().err == "25% of 0.0 MB, 500 rows, 50 rows/s, 1:02:05 left\n"
+
+
+def test_a_line_of_progress_gives_no_rate_before_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("scale.ingest.SECONDS_BETWEEN_LINES", 0.0)
+    shown = Progress()
+    first = Report(chunks=7, first_chunks=7, bytes_total=100, seconds=60, first_seconds=60)
+    shown(first)
+    shown(replace(first, chunks=8, seconds=64))
+    assert capsys.readouterr().err == "0% of 0.0 MB, 7 rows\n0% of 0.0 MB, 8 rows, 0.2 rows/s\n"
+
+
+def test_what_is_slow_to_start_is_said_before_it_starts(
+    corpus: Path, tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    order: list[int] = []
+
+    @contextmanager
+    def five(address: Any, workers: Any) -> Iterator[int]:
+        order.append(len(said))
+        yield 5
+
+    def load() -> HashEmbeddings:
+        order.append(len(said))
+        return HashEmbeddings()
+
+    monkeypatch.setattr(pipeline, "started", five)
+    for address in (None, "auto"):
+        options: dict[str, Any] = {"fresh": True, "address": address, "starting": said.append}
+        ingest(corpus, tmp_path / "db", load, "hash", **options)
+    assert said == [
+        "Starting Ray…",
+        "Loading the model in 1 process…",
+        "Connecting to Ray at auto…",
+        "Loading the model in 1 process…",
+    ]
+    assert order == [1, 2, 3, 4]
+    ingest(corpus, tmp_path / "b", load, "hash", shard_size=SMALL, starting=said.append)
+    assert said[-1] == "Loading the model in 5 processes…"
+    ingest(corpus, tmp_path / "b", load, "hash", shard_size=SMALL, starting=said.append)
+    assert len(said) == 6
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--table", "not/a name"], ["--chunk-size", "0"], ["--filter-column", "id"]],
+)
+def test_what_is_refused_leaves_no_empty_folder(
+    options: list[str], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline: None
+) -> None:
+    (tmp_path / "mine").mkdir()
+    for db in (tmp_path / "new" / "db", tmp_path / "mine"):
+        with pytest.raises(SystemExit) as caught:
+            command(monkeypatch, corpus, "--to", db, "--model", "m", *options)
+        assert str(caught.value.code).startswith("Error: ")
+    assert not (tmp_path / "new").exists()
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_a_database_that_is_a_file_is_said_to_be_one(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "db").write_text("mine")
+    with pytest.raises(SystemExit) as caught:
+        command(monkeypatch, corpus, "--to", tmp_path / "db", "--model", "m")
+    assert caught.value.code == (
+        f"Error: {tmp_path / 'db'} is a file, and a database is a folder. Give another name."
+    )
+    assert (tmp_path / "db").read_text() == "mine"
 
 
 # What the page says to install

@@ -316,10 +316,12 @@ def connected(
     """Open a database; `make` lets LanceDB make the folder.
 
     Raises:
-        LanceError: If there is no such folder, or it cannot be used.
+        LanceError: If there is no such folder, it is a file, or it cannot be used.
     """
     # Resolved: LanceDB takes a folder whose name begins with "db" for an address of its cloud.
     address = str(uri) if "://" in str(uri) else os.path.abspath(os.path.expanduser(uri))
+    if "://" not in address and os.path.isfile(address):
+        raise LanceError(f"{uri} is a file, and a database is a folder. Give another name.")
     if "://" not in address and not make and not os.path.isdir(address):
         # LanceDB would make the folder.
         raise LanceError(f"There is no folder {uri}. Check the path, or make it by from_documents.")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
 import sys
 from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
-from retrievers.lance_table import connected, explained, table_exists
+from retrievers.lance_table import connected, explained, open_table, table_exists
 
 from .embed import Load, huggingface
 from .sources import one_line
@@ -30,6 +32,28 @@ def table_arguments(parser: argparse.ArgumentParser) -> None:
         type=_storage_option,
         help="of the object store, as LanceDB names them (default: AWS_… of the environment)",
     )
+
+
+def ingested_table(args: argparse.Namespace) -> Any:
+    """Open the table that the command line names.
+
+    Raises:
+        ValueError: If there is none; the message has the command that makes it.
+        LanceError: If it cannot be read.
+    """
+    options = dict(args.storage_option) or None
+    named = "" if args.table == "documents" else f" --table {shlex.quote(args.table)}"
+    cure = (
+        "Ingest into it first: source-code/scale/ingest.py CORPUS --to "
+        f"{shlex.quote(args.uri)}{named}"
+    )
+    if "://" not in args.uri and not os.path.exists(os.path.expanduser(args.uri)):
+        raise ValueError(f"There is no folder {args.uri}. Check the path. {cure}")
+    with explained(f"The table {args.table!r}"):
+        there = table_exists(connected(args.uri, options), args.table)
+    if not there:
+        raise ValueError(f"The table {args.table!r} was not found in {args.uri}. {cure}")
+    return open_table(args.uri, args.table, options)
 
 
 def model(args: argparse.Namespace) -> Embeddings:

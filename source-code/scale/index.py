@@ -24,8 +24,8 @@ if __name__ == "__main__":  # the folder of a script comes first, and would hide
     sys.path[:] = [str(HERE.parent), *others]
 
 from retrievers.documents import check_count
-from retrievers.lance_table import LanceError, check_dimension, open_table, read_schema
-from scale.command_line import model, table_arguments
+from retrievers.lance_table import LanceError, check_dimension, read_schema
+from scale.command_line import ingested_table, model, table_arguments
 from scale.recall import Measured, cheapest, measure, sampled_queries, save_search
 from scale.vector_index import KEEP, KINDS, PAYS_FROM, build_indexes
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         check_count("--k", args.k, 1)
         check_count("--samples", args.samples or None, 0)
-        table = open_table(args.uri, args.table, dict(args.storage_option) or None)
+        table = ingested_table(args)
         asked = [] if args.questions is None else _vectors(args, table)
         plan = build_indexes(
             table,

@@ -61,6 +61,7 @@ def main() -> None:
             storage_options=dict(args.storage_option),
             fresh=args.fresh,
             progress=shown,
+            starting=shown.start,
         )
     except KeyboardInterrupt:
         shown.close()
@@ -128,6 +129,10 @@ class _Progress:
         self._bar: Any = None
         self._last = time.monotonic()
 
+    def start(self, what: str) -> None:
+        sys.stderr.write(f"{what}\n")
+        sys.stderr.flush()
+
     def __call__(self, report: Report) -> None:
         self.rows = report.chunks
         if sys.stderr.isatty():
@@ -137,8 +142,7 @@ class _Progress:
             left = "" if report.seconds_left is None else f", {_time(report.seconds_left)} left"
             share = report.bytes_done / max(report.bytes_total, 1)
             sys.stderr.write(
-                f"{share:.0%} of {report.bytes_total / 1e6:,.1f} MB, {report.chunks:,} rows, "
-                f"{report.rows_per_second:,.0f} rows/s{left}\n"
+                f"{share:.0%} of {report.bytes_total / 1e6:,.1f} MB, {_rows(report)}{left}\n"
             )
 
     def close(self) -> None:
@@ -158,9 +162,15 @@ class _Progress:
             )
         self._bar.n = report.bytes_done
         left = "" if report.seconds_left is None else f", {_time(report.seconds_left)} left"
-        self._bar.set_postfix_str(
-            f"{report.chunks:,} rows, {report.rows_per_second:,.0f} rows/s{left}"
-        )
+        self._bar.set_postfix_str(f"{_rows(report)}{left}")
+
+
+def _rows(report: Report) -> str:
+    """Return the rows, and how many a second from the second shard on: before it, all started."""
+    if report.chunks == report.first_chunks:
+        return f"{report.chunks:,} rows"
+    rate = report.rows_per_second
+    return f"{report.chunks:,} rows, {format(rate, ',.0f' if rate >= 1 else '.1g')} rows/s"
 
 
 def _time(seconds: float) -> str:

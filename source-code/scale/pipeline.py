@@ -6,8 +6,10 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from retrievers.documents import check_count
@@ -86,6 +88,7 @@ def ingest(
     storage_options: Mapping[str, str] | None = None,
     fresh: bool = False,
     progress: Callable[[Report], None] | None = None,
+    starting: Callable[[str], None] | None = None,
 ) -> Report:
     """Read, split and embed a corpus on all workers, and write it to a LanceDB table.
 
@@ -116,6 +119,7 @@ def ingest(
             and for the corpus.
         fresh: Delete the rows of this source first.
         progress: Called after each shard.
+        starting: Told in a few words what goes on before the first shard, which can take a minute.
 
     Returns:
         Counts and times.
@@ -140,21 +144,40 @@ def ingest(
     chosen = resolved(columns or Columns(), found)
     filter_kinds(chosen.filters)
     work = Work(found, chosen, source, chunk_size, chunk_overlap, shard_size or shard_bytes(found))
-    shards = ShardTable(os.fspath(to), table, source, options or None)
-    shards.begin(_settings(work, model), found, fresh)
-    run = _Run(work, shards, units(found, work.shard_bytes), progress)
-    if left := run.left():
-        with started(address, workers) as count:
-            for _ in range(ROUNDS):
-                run.through(left, load, batch_size, count, gpus)
-                if not (left := run.left()):
-                    break
-            else:
-                raise IngestError(
-                    f"Shards of {source!r} are still missing from the table {table!r}, so another "
-                    "process changes it. Let that end, and run this again."
-                )
-    return run.finished()
+    say = starting or (lambda _: None)
+    with _no_empty_folder(os.fspath(to)):
+        shards = ShardTable(os.fspath(to), table, source, options or None)
+        shards.begin(_settings(work, model), found, fresh)
+        run = _Run(work, shards, units(found, work.shard_bytes), progress)
+        if left := run.left():
+            say("Starting Ray…" if address is None else f"Connecting to Ray at {address}…")
+            with started(address, workers) as count:
+                processes = min(count, len(left))
+                say(f"Loading the model in {processes:,} process{'es' * (processes > 1)}…")
+                for _ in range(ROUNDS):
+                    run.through(left, load, batch_size, count, gpus)
+                    if not (left := run.left()):
+                        break
+                else:
+                    raise IngestError(
+                        f"Shards of {source!r} are still missing from the table {table!r}, so "
+                        "another process changes it. Let that end, and run this again."
+                    )
+        return run.finished()
+
+
+@contextmanager
+def _no_empty_folder(to: str) -> Iterator[None]:
+    """Take away folders that a failed ingest made for its database, and wrote nothing into."""
+    folder = Path(os.path.abspath(os.path.expanduser(to)))
+    made = [] if "://" in to else [f for f in (folder, *folder.parents) if not os.path.exists(f)]
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError, ValueError):  # as of one that is not empty
+            for folder in made:
+                folder.rmdir()
+        raise
 
 
 def _settings(work: Work, model: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import math
+import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -284,7 +285,7 @@ def _text_file(piece: Piece, corpus: Corpus) -> tuple[Place, Document | None]:
     with system.open_input_stream(piece.path, compression=None) as stream:
         data = stream.read()
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise RowError(place, "it is UTF-16. Save it as UTF-8.")
+        raise RowError(place, f"it is UTF-16. {_cure(piece, corpus, 'UTF-16')}")
     if (position := data.find(0)) >= 0:
         raise RowError(place, f"it is not text: byte {position} is NUL. Take it out of the folder.")
     try:
@@ -294,10 +295,20 @@ def _text_file(piece: Piece, corpus: Corpus) -> tuple[Place, Document | None]:
         line = data.count(b"\n", 0, position) + 1
         raise RowError(
             place,
-            f"it is not UTF-8: byte {position}, in line {line}, is 0x{data[position]:02X}. Save it "
-            "as UTF-8.",
+            f"it is not UTF-8: byte {position}, in line {line}, is 0x{data[position]:02X}. "
+            + _cure(piece, corpus, "WINDOWS-1252"),
         ) from None
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
         return place, None
     return place, Document(id=piece.name, page_content=text, metadata={})
+
+
+def _cure(piece: Piece, corpus: Corpus, encoding: str) -> str:
+    if "://" in corpus.location:
+        return "Save it as UTF-8."
+    path = shlex.quote(piece.path)
+    return (
+        "Save it as UTF-8 in an editor, or convert it: "
+        f"iconv -f {encoding} -t UTF-8 {path} > new.tmp && mv new.tmp {path}"
+    )

@@ -24,8 +24,8 @@ from langchain_core.documents import Document
 
 from retrievers.documents import check_count, latest_score
 from retrievers.lance import LanceRetriever
-from retrievers.lance_table import LanceError, open_table
-from scale.command_line import model, table_arguments
+from retrievers.lance_table import LanceError
+from scale.command_line import ingested_table, model, table_arguments
 from scale.recall import saved_search
 
 MODES: dict[str, Literal["hybrid", "vector", "fts"]] = {
@@ -53,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def open_retriever(args: argparse.Namespace) -> LanceRetriever:
     """Open the table with the setting of the search that `index.py` chose for it."""
-    table = open_table(args.uri, args.table, dict(args.storage_option) or None)
+    if not all(map(str.strip, args.questions)):  # as from a shell's variable that is not set
+        raise ValueError("The question is empty. Ask something.")
+    table = ingested_table(args)
     search: dict[str, Any] = {} if args.exact else saved_search(table)
     given = {"nprobes": args.nprobes, "refine_factor": args.refine_factor}
     for name, number in {"k": args.k, **given}.items():
