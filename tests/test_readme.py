@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from ragbook.cli import main
+from ragbook.corpus import load_documents, load_passages
+from ragbook.embedding_cache import cache_folder
+from scale.split import split
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -92,3 +95,17 @@ def test_the_python_of_the_readme_works() -> None:
 def test_everything_the_readme_names_is_there() -> None:
     for name in re.findall(r"`((?:source-code|data|benchmarks|tests)/[\w./-]*)`", README):
         assert (ROOT / name).exists(), name
+
+
+def test_the_cache_is_where_the_readme_says_and_an_index_has_other_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder,) = re.findall(r"stay in `~/([\w./]+)` \(`RAG_CACHE` moves it", README)
+    monkeypatch.delenv("RAG_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_folder() == Path.home() / folder
+    monkeypatch.setenv("RAG_CACHE", str(tmp_path / "moved"))
+    assert cache_folder() == tmp_path / "moved"
+    (tmp_path / "notes.md").write_text("One.\n\nTwo.\n\nThree.\n", "utf-8")
+    assert [p.id for p in load_passages(tmp_path)] == ["notes.md#1", "notes.md#2", "notes.md#3"]
+    assert [p.id for p in split(load_documents(tmp_path), 1000, 0)] == ["notes.md#1"]
