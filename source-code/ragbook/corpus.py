@@ -13,6 +13,9 @@ from typing import Any, NamedTuple, Self
 from langchain_core.documents import Document
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from scale.split import check_split
+from scale.text import NotText, decoded
+
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (".txt", ".md")
@@ -116,13 +119,7 @@ def split_into_passages(
         ValueError: If `chunk_size` < 1, or `chunk_overlap` is not from 0 to `chunk_size` - 1.
         CorpusError: If a document has neither an id nor a source.
     """
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1 character, got {chunk_size}.")
-    if not 0 <= chunk_overlap < chunk_size:
-        raise ValueError(
-            f"chunk_overlap must be at least 0 and below chunk_size = {chunk_size}, "
-            f"got {chunk_overlap}."
-        )
+    check_split(chunk_size, chunk_overlap)
     passages = []
     for document in documents:
         text, source = document.page_content, document.metadata.get("source") or document.id
@@ -277,31 +274,10 @@ def _read(path: Path) -> str:
         data = path.read_bytes()
     except OSError as error:
         raise _unreadable("file", path, error) from error
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise CorpusError(f"{path} is UTF-16, not UTF-8. {_cure(path, 'UTF-16')}")
-    if (position := data.find(0)) >= 0:
-        raise CorpusError(
-            f"{path} is not text: byte {position} is NUL, as in a binary file. "
-            "Take it out of the folder, or export it as UTF-8 text."
-        )
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        # The codec counts from behind a byte order mark.
-        position = error.start + len(data) - len(error.object)
-        line = data.count(b"\n", 0, position) + 1
-        raise CorpusError(
-            f"{path} is not UTF-8: byte {position}, in line {line}, is 0x{data[position]:02X}, "
-            f"which cannot stand there. {_cure(path, 'WINDOWS-1252')}"
-        ) from error
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _cure(path: Path, encoding: str) -> str:
-    return (
-        "Save it as UTF-8 in an editor, or convert it: "
-        f"iconv -f {encoding} -t UTF-8 '{path}' > new.tmp && mv new.tmp '{path}'"
-    )
+        return decoded(data, str(path))
+    except NotText as error:
+        raise CorpusError(f"{path} {error}") from error
 
 
 def _unreadable(what: str, path: Path, error: OSError) -> CorpusError:

@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import math
-import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from uuid import UUID
 from langchain_core.documents import Document
 
 from .sources import Corpus, IngestError, Piece, Unit, filesystem, listed, one_line, parquet_footer
+from .text import NotText, decoded
 
 TEXT_COLUMNS = ("text", "content", "page_content", "body", "passage", "contents")
 ID_COLUMNS = ("_id", "id", "doc_id", "docid")
@@ -284,31 +284,10 @@ def _text_file(piece: Piece, corpus: Corpus) -> tuple[Place, Document | None]:
     system, _ = filesystem(corpus.location, corpus.options)
     with system.open_input_stream(piece.path, compression=None) as stream:
         data = stream.read()
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise RowError(place, f"it is UTF-16. {_cure(piece, corpus, 'UTF-16')}")
-    if (position := data.find(0)) >= 0:
-        raise RowError(place, f"it is not text: byte {position} is NUL. Take it out of the folder.")
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        position = error.start + len(data) - len(error.object)  # counted from behind a byte mark
-        line = data.count(b"\n", 0, position) + 1
-        raise RowError(
-            place,
-            f"it is not UTF-8: byte {position}, in line {line}, is 0x{data[position]:02X}. "
-            + _cure(piece, corpus, "WINDOWS-1252"),
-        ) from None
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
+        text = decoded(data, None if "://" in corpus.location else piece.path)
+    except NotText as error:
+        raise RowError(place, f"it {error}") from None
     if not text.strip():
         return place, None
     return place, Document(id=piece.name, page_content=text, metadata={})
-
-
-def _cure(piece: Piece, corpus: Corpus, encoding: str) -> str:
-    if "://" in corpus.location:
-        return "Save it as UTF-8."
-    path = shlex.quote(piece.path)
-    return (
-        "Save it as UTF-8 in an editor, or convert it: "
-        f"iconv -f {encoding} -t UTF-8 {path} > new.tmp && mv new.tmp {path}"
-    )
