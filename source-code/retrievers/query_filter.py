@@ -120,7 +120,19 @@ def _typed(name: str, value: Any, types: str) -> Any:
     raise ValueError(f"{name!r} is of the type {types}, and is compared with {value!r:.80}.")
 
 
-class FilterTranslator(Visitor):
+class _Translator(Visitor):
+    """Writes a filter as the argument `filter` of a store's search."""
+
+    def visit_structured_query(
+        self, structured_query: StructuredQuery
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the query, and the arguments of a store's search."""
+        directive = structured_query.filter
+        found = {} if directive is None else {"filter": directive.accept(self)}
+        return structured_query.query, found
+
+
+class FilterTranslator(_Translator):
     """Writes a filter as the dictionary that `documents.normal_filter` explains, and Chroma takes.
 
     Every store that reads `$and`, `$or` and `{key: {"$lt": value}}` takes it. `contain` and `like`
@@ -146,16 +158,8 @@ class FilterTranslator(Visitor):
         self._validate_func(comparison.comparator)
         return {comparison.attribute: {f"${comparison.comparator.value}": comparison.value}}
 
-    def visit_structured_query(
-        self, structured_query: StructuredQuery
-    ) -> tuple[str, dict[str, Any]]:
-        """Return the query, and the arguments of a store's search."""
-        directive = structured_query.filter
-        found = {} if directive is None else {"filter": directive.accept(self)}
-        return structured_query.query, found
 
-
-class PredicateTranslator(Visitor):
+class PredicateTranslator(_Translator):
     """Writes a filter as a function of the document, for stores in memory that take one.
 
     `contain` is true where a list holds the value, or a text holds it as a part. `like` compares
@@ -188,14 +192,6 @@ class PredicateTranslator(Visitor):
             like = re.compile(pattern, re.IGNORECASE | re.DOTALL)
             return lambda document: bool(like.fullmatch(str(document.metadata.get(name, ""))))
         return filter_function({name: {f"${comparison.comparator.value}": value}})
-
-    def visit_structured_query(
-        self, structured_query: StructuredQuery
-    ) -> tuple[str, dict[str, Any]]:
-        """Return the query, and the arguments of a store's search."""
-        directive = structured_query.filter
-        found = {} if directive is None else {"filter": directive.accept(self)}
-        return structured_query.query, found
 
 
 def default_translator(vectorstore: VectorStore) -> Visitor:
