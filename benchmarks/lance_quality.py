@@ -26,9 +26,8 @@ from lancedb.index import FTS
 from lancedb.rerankers import LinearCombinationReranker, Reranker, RRFReranker
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
-from methods import CUTOFF, write_figures
+from methods import CUTOFF, KnownVectors, write_figures
 from options import folder, output_file
 from tqdm import tqdm
 
@@ -54,21 +53,6 @@ FUSED, RERANKED = 100, 30
 
 Ask = Callable[[str], list[str]]
 """A method: a question in, the ids of the passages out, best first."""
-
-
-class KnownVectors(Embeddings):
-    """Looks up vectors that were made before."""
-
-    def __init__(self, vectors: dict[str, list[float]]) -> None:
-        self.vectors = vectors
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Look up passages."""
-        return [self.vectors[text] for text in texts]
-
-    def embed_query(self, text: str) -> list[float]:
-        """Look up a question."""
-        return self.vectors[text]
 
 
 class LanceSide(BaseRetriever):

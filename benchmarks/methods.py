@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 
 from ragbook.collection import Collection
@@ -22,6 +23,21 @@ METHODS = ("naive", "bm25", "rrf", "hybrid", "reranked", "multi-query", "stacked
 """The five patterns, BM25 alone, and the hybrid pattern with rank fusion. naive is the baseline."""
 
 CUTOFF = 10
+
+
+class KnownVectors(Embeddings):
+    """Looks up vectors that were made before."""
+
+    def __init__(self, vectors: dict[str, list[float]]) -> None:
+        self.vectors = vectors
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Look up passages."""
+        return [self.vectors[text] for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        """Look up a question."""
+        return self.vectors[text]
 
 
 def make(method: str, patterns: Patterns, top_n: int = CUTOFF) -> BaseRetriever:

@@ -23,12 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 from langchain_postgres import Column, PGEngine, PGVectorStore
 from langchain_postgres.v2.hybrid_search_config import HybridSearchConfig, reciprocal_rank_fusion
 from langchain_postgres.v2.indexes import HNSWIndex, HNSWQueryOptions
-from methods import CUTOFF, write_figures
+from methods import CUTOFF, KnownVectors, write_figures
 from options import folder, output_file
 from tqdm import tqdm
 
@@ -55,21 +54,6 @@ FUSED = 100
 TABLE, PEER = "ragbook_benchmark", "ragbook_benchmark_peer"
 Ask = Callable[[str], list[str]]
 """A method: a question in, the ids of the passages out, best first."""
-
-
-class KnownVectors(Embeddings):
-    """Looks up vectors that were made before."""
-
-    def __init__(self, vectors: dict[str, list[float]]) -> None:
-        self.vectors = vectors
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Look up passages."""
-        return [self.vectors[text] for text in texts]
-
-    def embed_query(self, text: str) -> list[float]:
-        """Look up a question."""
-        return self.vectors[text]
 
 
 def peer_store(url: str, documents: Sequence[Document], model: KnownVectors) -> PGVectorStore:
