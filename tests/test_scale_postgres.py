@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from database_servers import PASSWORD, USER, Server, postgresql
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -344,6 +344,7 @@ def records(pgvector: Server) -> Iterator[PostgresCorpus]:
 
 @settings(max_examples=40)
 @given(filter=FILTERS)
+@example(filter={"year": {"$in": [0, 2**53 + 1]}})  # the first fits into 32 bits
 def test_a_filter_means_to_both_searches_what_it_means_in_python(
     records: PostgresCorpus, filter: dict[str, Any]
 ) -> None:

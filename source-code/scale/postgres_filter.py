@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, column, not_, or_
+from sqlalchemy import BigInteger, ColumnElement, and_, column, not_, or_
 
 from retrievers.documents import normal_filter
 
@@ -56,7 +56,10 @@ def sql_condition(stored: Mapping[str, Any]) -> ColumnElement[bool]:
     if name == "$not":
         return not_(sql_condition(value))
     ((comparison, operand),) = value.items()
-    field: ColumnElement[Any] = column(name)
+    values = operand if isinstance(operand, list) else [operand]
+    # SQLAlchemy takes the type of a list's values from the first, and a small number has 32 bits.
+    whole = type(values[0]) is int if values else False
+    field: ColumnElement[Any] = column(name, BigInteger) if whole else column(name)
     if comparison == "$exists":
         return field.is_not(None) if operand else field.is_(None)
     if comparison == "$in":
