@@ -432,7 +432,7 @@ WINDOWS = RecursiveCharacterTextSplitter(chunk_size=90, chunk_overlap=0, separat
         {"parent_splitter": WINDOWS, "id_key": "whole"},
         {"child_metadata_fields": ["source"]},
     ],
-    ids=str,
+    ids=["defaults", "more", "mmr", "parents", "metadata"],
 )
 async def test_parent_documents(seed: int, options: dict[str, Any]) -> None:
     documents, query = corpus(seed), question(seed)
