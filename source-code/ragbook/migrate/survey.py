@@ -24,7 +24,7 @@ class Survey:
     in_strings: set[tuple[str, str]] = field(default_factory=set)
     own_methods: set[str] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
-    """Attributes and strings that say how a retired class is used, as the table names them."""
+    """Attributes, keywords and strings that say how a class is used, as the table names them."""
     members: set[tuple[str, Path]] = field(default_factory=set)
     """Attributes that differ here, and the file that uses one without building the class."""
     kept: frozenset[str] = frozenset()
@@ -63,13 +63,23 @@ def read_project(sources: Iterable[tuple[Path, str]]) -> Survey:
             continue
         for node in ast.walk(tree):
             _read(survey, node, file)
-            word = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
-            if isinstance(word, str) and word in watched:
+            word = _word(node)
+            if word in watched:
                 survey.words.add(word)
             classes = members.get(node.attr, ()) if isinstance(node, ast.Attribute) else ()
             if classes and not any(re.search(rf"\b{name}\b", text) for name in classes):
-                survey.members.add((str(word), file))
+                survey.members.add((word, file))
     return survey
+
+
+def _word(node: ast.AST) -> str:
+    """Return an attribute, the keyword of an argument, or a string; else nothing."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.keyword):
+        return node.arg or ""
+    value = node.value if isinstance(node, ast.Constant) else ""
+    return value if isinstance(value, str) else ""
 
 
 def _telling_members() -> dict[str, list[str]]:
