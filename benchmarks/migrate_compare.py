@@ -54,9 +54,14 @@ def old_imports(folder: Path) -> Iterator[tuple[str, str]]:
         except (SyntaxError, UnicodeDecodeError):
             continue
         for node in tree:
-            home = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
-            for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
-                path = f"{home}.{alias.name}" if home else alias.name
+            if isinstance(node, ast.Import):
+                home = ""
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                home = f"{node.module}."
+            else:
+                continue
+            for alias in node.names:
+                path = home + alias.name
                 if path.partition(".")[0] in OLD:
                     yield file.relative_to(folder).as_posix(), path
 
