@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from rank_bm25 import BM25Okapi
@@ -71,6 +71,32 @@ def test_classic_scores_are_rank_bm25_s_with_any_parameters(
     plain = BM25Okapi(corpus, k1=given["k1"], b=given["b"], epsilon=given["epsilon"])
     assert ours.idf == plain.idf
     assert np.array_equal(ours.get_scores(query), plain.get_scores(query))
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.sampled_from([2, 3, 5, 15]),
+    st.integers(1, 40),
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.sampled_from([1, 3]),
+)
+@example(words=5, holders=19, most=4, in_all=3, copies=1)  # which found nothing once
+@pytest.mark.usefixtures("long_lists")
+def test_words_that_are_equally_frequent_lose_no_document(
+    words: int, holders: int, most: int, in_all: int, copies: int
+) -> None:
+    # Each of 5 lists can add 65,530 / 5 points, a whole number: rounded in two ways, it was two.
+    query = [f"w{n}" for n in range(words)]
+    corpus = [query * in_all] * copies
+    for word in query:
+        corpus += [[word] * most, *([word] for _ in range(holders))]
+    longest = max(map(len, corpus))
+    corpus = [[*tokens, *["filler"] * (longest - len(tokens))] for tokens in corpus]
+    engine = EagerBM25Okapi(corpus)
+    expected = expected_ranking(corpus, query, engine.get_scores(query))
+    for limit in (1, 2, 4):
+        assert engine.rank(query, limit)[0].tolist() == [n for n, _ in expected[:limit]]
 
 
 @pytest.mark.parametrize("idf", ["lucene", "classic"])

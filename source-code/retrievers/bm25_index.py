@@ -407,29 +407,43 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
     def _candidates(self, terms: Sequence[int], limit: int) -> Ints:
         """Return, in corpus order, documents that the `limit` best are among; no IDF is negative.
 
-        Points are rounded up to whole numbers, at least 1, whose sums fit into 16 bits: 2 bytes a
-        document, fast to add to and to look through. The terms that can add most come first.
+        Scores are multiplied by `scale` and what a term adds is rounded up to a whole number, its
+        points, of which the sums fit into 16 bits: fast to add to and to look through. So a
+        document's sum is never below its scaled score, and at most 1 a term above it. The lists
+        are read whole, those that can add most first. None of the best is lost, ties included:
+
+        - `bound` is 1 less than the scaled score, rounded down, that `limit` documents are known to
+          reach, so all of the best are above it by more than floats are rounded by.
+        - `rest` is the sum of the most points of each list that is not read yet. A document in none
+          of those read has at most `rest`; when that is below `bound`, it is not among the best.
+        - Nor is one whose sum so far is below `bound - rest`. The others are the candidates.
+
+        This holds only if what is taken off `rest` for a list is what the list had put on it, to
+        the last bit: `_most_points`. The candidates are then scored by the plain formula.
         """
-        times = Counter(terms)
-        weights = {number: float(self.idf_values[number]) * n for number, n in times.items()}
+        weights = {n: float(self.idf_values[n]) * times for n, times in Counter(terms).items()}
         most = {n: weight * float(self.gains[self.best[n]]) for n, weight in weights.items()}
         scale = (_MOST - len(most)) / (sum(most.values()) or 1.0)
         lists = {n: weights[n] * scale for n in sorted(most, key=lambda number: -most[number])}
-        rest = sum(int(most[number] * scale) + 1 for number in lists)  # what unread lists can add
+        rest = sum(self._most_points(*each) for each in lists.items())
         sums = _Sums(self.corpus_size, limit)
         for number, weight in list(lists.items()):
             holders = self._holders(number)
             if len(holders) > max(_LONG, _LONG_SHARE * self.corpus_size):
                 bound = self._reached(sums, terms, scale)
-                if rest < bound:  # a document in none of the lists so far cannot be among the best
+                if rest < bound:
                     found = sums.at_least(bound - rest)
                     if len(found) * 16 < len(holders):
                         return self._narrowed(found, sums.flat[found], lists, rest, bound)
             codes = self.codes[self._posting(number)]
             np.add.at(sums.flat, holders.astype(np.intp), self._rounded_up(weight, codes))
-            rest -= int(most[number] * scale) + 1
+            rest -= self._most_points(number, weight)
             del lists[number]
-        return sums.at_least(sums.reached() - len(most) - 1)  # above the score by 1 a term at most
+        return sums.at_least(sums.reached() - len(most) - 1)
+
+    def _most_points(self, number: int, weight: float) -> int:
+        # The product as in `_rounded_up`: in another order it may be rounded to another number.
+        return int(float(self.gains[self.best[number]]) * weight) + 1
 
     def _rounded_up(self, weight: float, codes: Ints) -> Ints:
         if len(codes) < len(self.gains):
@@ -452,7 +466,7 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
         for number, weight in lists.items():
             points = (self.gains * weight).astype(np.uint16) + np.uint16(1)
             sums += self._looked_up(found, number, points)
-            rest -= int(points[self.best[number]])
+            rest -= self._most_points(number, weight)
             keep = sums >= max(1, bound - rest)
             found, sums = found[keep], sums[keep]
         return found
