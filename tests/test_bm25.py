@@ -456,6 +456,8 @@ def test_wrong_lengths_are_errors(argument: dict[str, Any]) -> None:
         ({"texts": "red kite"}, TypeError, "one string"),
         ({"texts": BIRDS, "idf": "plus"}, ValueError, "classic"),
         ({"texts": BIRDS, "bm25_params": {"b": 2}}, ValueError, "b from 0 to 1"),
+        ({"texts": BIRDS, "bm25_params": {"k1": math.inf}}, ValueError, "k1=inf"),
+        ({"texts": BIRDS, "bm25_params": {"epsilon": math.nan}}, ValueError, "epsilon=nan"),
         ({"texts": BIRDS, "bm25_params": {"delta": 1}}, TypeError, "delta"),
         ({"texts": BIRDS, "top_k": 3}, ValueError, "top_k"),
         ({"texts": ["a", "b"], "ids": ["x", "x"]}, ValueError, "'x'"),
@@ -874,7 +876,7 @@ def test_a_custom_analyser_must_be_given_again(tmp_path: Path) -> None:
 def test_nothing_to_load_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no saved index"):
         BM25Retriever.load(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="Cannot read"):
+    with pytest.raises(OSError, match=re.escape(str(tmp_path))):  # a folder
         BM25Retriever.load(tmp_path)
 
 
@@ -892,12 +894,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, harm: str, mmap: bool) -> None:
         "empty": b"",
     }
     path.write_bytes(harmed[harm])
-    if mmap and harm == "changed below":  # which is seen when the document is read
-        with pytest.raises(KeyError, match="text"):
-            BM25Retriever.load(path, mmap=True).invoke("kite")
-    else:
-        with pytest.raises(ValueError, match=re.escape(str(path))):
-            BM25Retriever.load(path, mmap=mmap)
+    with pytest.raises(ValueError, match=re.escape(f"Cannot read {path}, build")) as caught:
+        BM25Retriever.load(path, mmap=mmap).invoke("kite")  # a mapped one is read only now
+    assert "\n" not in str(caught.value)
 
 
 def with_settings(path: Path, settings: Any) -> None:
@@ -922,6 +921,12 @@ def test_settings_of_another_kind_are_refused(tmp_path: Path, mmap: bool) -> Non
         [],
         {**given, "idf": 1},
         {**given, "bm25_params": {}, "tokens": None},
+        {**given, "tokens": math.inf},
+        {**given, "preprocess_func": None},
+        {**given, "retriever": 5},
+        {**given, "retriever": {"index": None}},
+        {key: value for key, value in given.items() if key != "retriever"},
+        {key: value for key, value in given.items() if key != "preprocess_func"},
     ):
         with_settings(path, wrong)
         with pytest.raises(ValueError, match="Cannot read"):

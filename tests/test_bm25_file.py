@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import threading
 from contextlib import suppress
 from copy import deepcopy
+from io import BytesIO
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_LZMA, ZIP_STORED, ZipFile
 
 import numpy as np
 import pytest
@@ -222,6 +224,125 @@ def test_an_archive_that_lacks_a_part_is_refused(
     written_again(path, **changed)
     with pytest.raises(ValueError, match="build the index again"):
         BM25Retriever.load(path, mmap=mapped)
+
+
+def header_only(text: str) -> bytes:
+    """Return an .npy file with this header and 24 bytes of content."""
+    text += " " * (54 - len(text) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + bytes(24)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '|V0', 'fortran_order': False, 'shape': (6,), }",  # items of no size
+        "{'descr': '|O', 'fortran_order': False, 'shape': (3,), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (3,), }",  # numbers with fractions
+        "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3), }",
+        "{'descr': '<i4', 'fortran_order': False, 'shape': (1000000000000000000,), }",
+        "{'descr': '<i4', 'fortran_order': (((",  # no Python either
+        "{'descr': '<i4' '''",
+        "",
+    ],
+)
+def test_a_header_that_lies_is_told_as_damage(tmp_path: Path, header: str, mapped: bool) -> None:
+    for name in ("documents__npy", "document_ends__npy", "term_order__npy"):
+        path = saved(tmp_path)
+        written_again(path, **{name: header_only(header)})
+        with pytest.raises(ValueError, match="build the index again"):
+            BM25Retriever.load(path, mmap=mapped)
+
+
+def array_file(values: Any) -> bytes:
+    file = BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", ["bounds", "documents", "codes", "best", "doc_len"])
+@pytest.mark.parametrize("change", [1, -1, 1000])
+def test_numbers_out_of_range_are_told_at_once(tmp_path: Path, name: str, change: int) -> None:
+    path = saved(tmp_path)
+    values = getattr(BM25Retriever.load(path).vectorizer, name).astype(np.int64)
+    values[np.argmax(values) if change > 0 else np.argmin(values)] += change
+    written_again(path, **{f"{name}__npy": array_file(values)})
+    with pytest.raises(ValueError, match="build the index again"):
+        BM25Retriever.load(path)
+
+
+def test_a_file_of_a_machine_with_another_order_of_bytes_is_read(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    expected = BM25Retriever.load(path).invoke("red heron")
+    with ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".npy")]
+        arrays = {name: np.load(BytesIO(archive.read(name))) for name in names}
+    turned = {
+        name.replace(".", "__"): array_file(array.astype(array.dtype.newbyteorder(">")))
+        for name, array in arrays.items()
+    }
+    written_again(path, **turned)
+    for mapped in (False, True):
+        assert BM25Retriever.load(path, mmap=mapped).invoke("red heron") == expected
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("compression", [ZIP_STORED, ZIP_DEFLATED, ZIP_LZMA])
+def test_wherever_a_file_is_damaged_it_is_one_clear_sentence(
+    tmp_path: Path, compression: int, mapped: bool
+) -> None:
+    path = saved(tmp_path)
+    if compression:
+        written_again(path, compression)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 29):
+        for harmed in (whole[:place], whole[:place] + b"\x55" + whole[place + 1 :]):
+            path.write_bytes(harmed)
+            with suppress(ValueError, IndexError if mapped else ValueError):
+                assert len(BM25Retriever.load(path, mmap=mapped).invoke("kite")) <= 1
+
+
+def test_who_reads_while_another_writes_gets_one_index_or_the_other(tmp_path: Path) -> None:
+    path, done = saved(tmp_path), threading.Event()
+    birds = [["red kite", "owl"], ["blue heron"] * 500]
+
+    def write() -> None:
+        for number in range(40):
+            BM25Retriever.from_texts(birds[number % 2]).save(path)
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    found = []
+    while not done.is_set():
+        for mapped in (False, True):
+            with suppress(PermissionError):  # on Windows, which is tested above
+                found.append(texts(BM25Retriever.load(path, mmap=mapped).docs))
+    writer.join()
+    assert all(read in (*birds, BIRDS) for read in found)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes are another thing there")
+def test_an_index_that_is_replaced_can_be_read_by_no_more_than_before(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    path.chmod(0o600)
+    saved(tmp_path, ["other"])
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_failed_save_names_the_index_and_not_only_the_file_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space") as caught:
+        saved(tmp_path)
+    assert caught.value.__notes__ == [
+        f"This was to be the index {tmp_path / 'index.npz'}; nothing there has changed."
+    ]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_parts_of_two_indexes_do_not_fit_together(tmp_path: Path) -> None:

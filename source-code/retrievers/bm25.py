@@ -284,6 +284,7 @@ class BM25Retriever(BaseRetriever):
 
         Raises:
             FileExistsError: If something else is there than a saved index.
+            OSError: If it cannot be written. An index that was there stays as it was.
             ValueError: If the filter is a function, or metadata does not fit into JSON.
         """
         if callable(self.filter):
@@ -320,8 +321,9 @@ class BM25Retriever(BaseRetriever):
 
         Raises:
             FileNotFoundError: If the file does not exist.
+            OSError: If it cannot be opened.
             ValueError: If it is damaged or of another format version, or the index was built with
-                another `preprocess_func`.
+                another `preprocess_func`. With `mmap`, a damaged document is told when it is found.
         """
         settings, bm25, documents = read_index(Path(path), mmap)
         if (built_with := settings["preprocess_func"]) != _name(preprocess_func):

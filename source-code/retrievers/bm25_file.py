@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import shutil
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, overload
 from uuid import uuid4
-from zipfile import BadZipFile, ZipFile, ZipInfo
+from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 from langchain_core.documents import Document
@@ -23,13 +25,11 @@ from numpy.typing import NDArray
 from .bm25_index import EagerBM25Okapi, Terms
 
 FORMAT, VERSION = "bm25-retriever", 2
+KEPT = {"k", "filter"}
+"""The fields of the retriever that a file may set."""
 
 _SETTINGS, _DOCUMENTS, _TERMS = "settings.json", "documents.jsonl", "terms.txt"
 _ALIGNED = 64  # bytes, as in .npy: numpy copies an array that begins anywhere before it searches it
-_UNREADABLE = (
-    *(OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, EOFError),
-    *(BadZipFile, struct.error, NotImplementedError, RuntimeError),
-)
 
 
 class SavedDocuments(Sequence[Document]):
@@ -38,10 +38,11 @@ class SavedDocuments(Sequence[Document]):
     Args:
         lines: All lines as bytes, shape (bytes,); perhaps mapped from a file.
         ends: Where each line ends, shape (documents,).
+        path: The file that they are from, for what is said of a damaged one.
     """
 
-    def __init__(self, lines: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
-        self._lines, self._ends = lines, ends
+    def __init__(self, lines: NDArray[np.uint8], ends: NDArray[np.int64], path: Path) -> None:
+        self._lines, self._ends, self._path = lines, ends, path
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -53,8 +54,10 @@ class SavedDocuments(Sequence[Document]):
     def __getitem__(self, number: int | slice) -> Document | list[Document]:
         if isinstance(number, slice):
             return [self[at] for at in range(*number.indices(len(self)))]
-        row = json.loads(_piece(self._lines, self._ends, range(len(self))[number]))
-        return Document(page_content=row["text"], metadata=row["metadata"], id=row["id"])
+        line = _piece(self._lines, self._ends, range(len(self))[number])
+        with _damage_told(self._path):
+            row = json.loads(line)
+            return Document(page_content=row["text"], metadata=row["metadata"], id=row["id"])
 
 
 class SavedTerms:
@@ -102,6 +105,7 @@ def write_index(
 
     Raises:
         FileExistsError: If something else is there than a saved index.
+        OSError: If it cannot be written. An index that was there stays as it was.
         ValueError: If metadata or settings do not fit into JSON.
     """
     if path.exists() and not _is_saved_index(path):
@@ -110,16 +114,26 @@ def write_index(
     new = path.with_name(f".{path.name}-{uuid4().hex}")
     try:
         with open(new, "w+b") as file:
+            if path.exists():
+                shutil.copymode(path, new)  # nobody gets to read what was kept from them
             with ZipFile(file, "w") as archive:
                 _write_members(archive, file, settings, bm25, documents)
             file.flush()
             os.fsync(file.fileno())  # on disk before it takes the old one's place
+        _replace(new, path)
+    except OSError as error:
+        error.add_note(f"This was to be the index {path}; nothing there has changed.")
+        raise
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _replace(new: Path, path: Path) -> None:
+    try:
         new.replace(path)
     except PermissionError as error:
         error.add_note("Windows does not replace a file that is open: is it, with mmap=True?")
         raise
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def _write_members(
@@ -185,26 +199,36 @@ def read_index(
 
     Raises:
         FileNotFoundError: If the file does not exist.
+        OSError: If it cannot be opened.
         ValueError: If it is damaged or of another format version.
     """
     if not path.exists():
         raise FileNotFoundError(f"There is no saved index at {path}.")
+    with open(path, "rb") as file, _damage_told(path):
+        if file.read(1) == b"{":
+            return _read_lines(file, mapped)
+        with ZipFile(file) as archive:
+            return _read_members(archive, file, path, mapped)
+
+
+@contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
+    # One error for all that a damaged file leads to: of zlib, numpy, pydantic, arithmetic, files.
     try:
-        with open(path, "rb") as file:
-            if file.read(1) == b"{":
-                return _read_lines(file, mapped)
-            with ZipFile(file) as archive:
-                return _read_members(archive, file, mapped)
-    except _UNREADABLE as error:
-        raise ValueError(f"Cannot read {path}, build the index again: {error!r}") from error
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"Cannot read {path}, build the index again ({type(error).__name__}: {reason:.200})."
+        ) from error
 
 
 def _read_members(
-    archive: ZipFile, file: BinaryIO, mapped: bool
+    archive: ZipFile, file: BinaryIO, path: Path, mapped: bool
 ) -> tuple[dict[str, Any], EagerBM25Okapi, Sequence[Document]]:
-    settings = json.loads(archive.read(_SETTINGS))
-    if (settings["format"], settings["version"]) != (FORMAT, VERSION):
-        raise ValueError(f"it is not a {FORMAT} of format version {VERSION}")
+    settings = _checked(json.loads(archive.read(_SETTINGS)), VERSION)
     whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mapped else None
 
     def read(name: str) -> tuple[Any, int, int]:
@@ -226,20 +250,33 @@ def _read_members(
         header = BytesIO(data[begin : begin + min(size, 256)])
         format.read_magic(header)
         shape, _, dtype = format.read_array_header_1_0(header)
+        if dtype.kind not in ("f" if name in ("gains", "idf_values") else "iu"):
+            raise ValueError(f"{name} holds values of the kind {dtype}")
         values = _values(dtype, data, begin + header.tell(), size - header.tell())
-        if dtype.hasobject or shape != values.shape:
+        if shape != values.shape:
             raise ValueError(f"{name} is not as it was saved")
         return values
 
     arrays = {name: read_array(name) for name in EagerBM25Okapi.ARRAYS}
     terms: Terms = SavedTerms(read_bytes(_TERMS), read_array("term_ends"), read_array("term_order"))
-    documents = SavedDocuments(read_bytes(_DOCUMENTS), read_array("document_ends"))
+    documents = SavedDocuments(read_bytes(_DOCUMENTS), read_array("document_ends"), path)
     if not mapped:
         terms = {term: number for number, term in enumerate(terms)}
     bm25 = EagerBM25Okapi.from_arrays(terms, arrays, settings)
+    if not mapped:
+        bm25.check()
     if len(documents) != bm25.corpus_size:
         raise ValueError(f"it holds {len(documents)} of its {bm25.corpus_size} documents")
     return settings, bm25, documents
+
+
+def _checked(settings: Any, version: int) -> dict[str, Any]:
+    if (settings["format"], settings["version"]) != (FORMAT, version):
+        raise ValueError(f"it is not a {FORMAT} of format version {VERSION} or 1")
+    if not (isinstance(settings["preprocess_func"], str) and settings["retriever"].keys() <= KEPT):
+        raise ValueError("its settings are not as they were saved")
+    checked: dict[str, Any] = settings
+    return checked
 
 
 def _values(dtype: np.dtype[Any], data: Any, begin: int, size: int) -> NDArray[Any]:
@@ -253,8 +290,7 @@ def _read_lines(
     # Version 1: JSON lines, the settings first, then each document with its terms.
     file.seek(0)
     settings, *rows = map(json.loads, file)
-    if (settings["format"], settings["version"]) != (FORMAT, 1):
-        raise ValueError(f"it is not a {FORMAT} of format version {VERSION} or 1")
+    _checked(settings, 1)
     if mapped:
         raise ValueError("version 1 cannot be mapped: load it without mmap=True and save it again")
     if len(rows) != settings["documents"]:
@@ -276,7 +312,7 @@ def _is_saved_index(path: Path) -> bool:
                 with ZipFile(file) as archive:
                     settings = json.loads(archive.read(_SETTINGS))
         return bool(settings["format"] == FORMAT)
-    except _UNREADABLE:
+    except Exception:
         return False
 
 

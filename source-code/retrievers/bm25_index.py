@@ -254,11 +254,29 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
             raise ValueError("its parts do not fit together")
         return self
 
+    def check(self) -> None:
+        """Look at every number, which `from_arrays` does not, so that no search fails over one.
+
+        Raises:
+            ValueError: If one is out of range.
+        """
+        ends = {"bounds": len(self.documents) + 1, "documents": self.corpus_size}
+        for name, end in {**ends, "codes": len(self.gains), "best": len(self.gains)}.items():
+            values = getattr(self, name)
+            if len(values) and not 0 <= int(values.min()) <= int(values.max()) < end:
+                raise ValueError(f"its {name} are out of range")
+        sizes = np.diff(self.bounds.astype(np.int64))
+        if self.bounds[0] or sizes.min(initial=1) < 1 or int(self.doc_len.sum()) != self.tokens:
+            raise ValueError("its parts do not fit together")
+
     def _set_parameters(self, idf: Idf, k1: float, b: float, epsilon: float) -> None:
         if idf not in ("lucene", "classic"):
             raise ValueError(f"idf must be 'lucene' or 'classic', got {idf!r}.")
-        if not (k1 >= 0 and 0 <= b <= 1):
-            raise ValueError(f"k1 must be at least 0 and b from 0 to 1, got k1={k1!r}, b={b!r}.")
+        if not (0 <= k1 < math.inf and 0 <= b <= 1 and math.isfinite(epsilon)):
+            raise ValueError(
+                "k1 must be at least 0, b from 0 to 1, and all finite, "
+                f"got k1={k1!r}, b={b!r}, epsilon={epsilon!r}."
+            )
         self.formula, self.k1, self.b, self.epsilon = idf, k1, b, epsilon
 
     def _set_sizes(self) -> None:
