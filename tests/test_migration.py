@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import re
 import warnings
@@ -94,6 +95,26 @@ def test_the_tables_are_those_of_the_table_of_retired_classes() -> None:
 def test_langchain_retrievers_is_not_in_this_environment() -> None:
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("langchain.retrievers")
+
+
+ERRORS = rows(PAGE, "you see")
+
+
+def test_a_module_that_is_said_to_be_gone_was_there_and_what_to_import_instead_is() -> None:
+    gone = [name for row in ERRORS for name in re.findall(r"'langchain\.(\w+)'", row[0])]
+    assert {"retrievers", "chains", "schema", "text_splitter", "vectorstores"} <= set(gone)
+    for name in gone:
+        assert importlib.util.find_spec(f"langchain_classic.{name}"), name
+    for row in ERRORS:
+        for name in re.findall(r"`(langchain_[\w.]+)`", row[2]):
+            assert importlib.util.find_spec(name), name
+
+
+def test_the_errors_on_the_page_of_troubleshooting_are_on_this_one() -> None:
+    page = (ROOT / "book" / "troubleshooting.md").read_text(encoding="utf-8")
+    named = re.findall(r"^ModuleNotFoundError: No module named ('langchain[\w.]+')", page, re.M)
+    assert named
+    assert all(any(name in row[0] for row in ERRORS) for name in named)
 
 
 def test_every_class_named_as_ours_exists() -> None:

@@ -6,6 +6,8 @@ import ast
 import asyncio
 import functools
 import importlib
+import importlib.metadata
+import importlib.util
 import json
 import operator
 import os
@@ -180,13 +182,45 @@ BIRDS = [
 # Installing and importing
 
 
-def test_no_module_named_langchain_retrievers() -> None:
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("langchain.retrievers")
+def test_no_module_named_langchain_retrievers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "langchain").mkdir()
+    (tmp_path / "langchain" / "__init__.py").touch()  # 1.x is here, and has no such modules
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "langchain", raising=False)
+    page = PAGE.read_text(encoding="utf-8")
+    gone = re.findall(r"^ModuleNotFoundError: No module named '(langchain\.\w+)'$", page, re.M)
+    assert "langchain.retrievers" in gone
+    for module in gone:
+        with pytest.raises(ModuleNotFoundError, match=f"^No module named '{module}'$"):
+            importlib.import_module(module)
+        assert importlib.util.find_spec(module.replace("langchain", "langchain_classic"))
     old = importlib.import_module("langchain_classic.retrievers")
     ours = importlib.import_module("retrievers")
     assert hasattr(old, "MultiQueryRetriever")
     assert hasattr(ours, "MultiQueryRetriever")
+
+
+def test_no_module_named_langchain_community(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = importlib.metadata.requires("langchain-classic") or []
+    assert not [one for one in needed if "community" in one and "extra ==" not in one]
+    import langchain_classic.retrievers as old
+
+    for name in [name for name in sys.modules if name.startswith("langchain_community")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "langchain_community", None)
+    with pytest.raises(ModuleNotFoundError, match=r"Module langchain_community\.\w+ not found"):
+        _ = old.BM25Retriever
+    assert issubclass(BM25Retriever, BaseRetriever)  # ours does without
+
+
+def test_object_has_no_attribute_get_relevant_documents() -> None:
+    retriever = InMemoryVectorStore(DeterministicFakeEmbedding(size=4)).as_retriever()
+    for name in ("get_relevant_documents", "aget_relevant_documents"):
+        with pytest.raises(AttributeError, match=f"'VectorStoreRetriever' object.* '{name}'"):
+            getattr(retriever, name)
+    assert retriever.invoke("kites") == asyncio.run(retriever.ainvoke("kites")) == []
 
 
 def test_could_not_import_rank_bm25(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
