@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import re
+import signal
 import threading
 import time
 import unicodedata
@@ -21,7 +22,7 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 import Stemmer
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from langchain_community.retrievers import BM25Retriever as RetiredBM25Retriever
 from langchain_core.documents import Document
@@ -344,6 +345,21 @@ def test_explain_adds_up_to_the_score(corpus: list[list[str]], query: list[str])
         points = retriever.explain(" ".join(query), hit)
         assert sum(points.values()) == pytest.approx(hit.metadata["bm25_score"])
         assert set(points) == {*query} & {*hit.page_content.split()}
+
+
+@settings(deadline=None)
+@given(corpora, queries, formulas, st.sampled_from([0.25, -0.5]), st.sampled_from([0, 1.5]))
+@example([["oak"], *([["moss", n] for n in "abc"])], ["oak", *["moss"] * 3], "classic", -0.5, 1.5)
+def test_a_match_is_a_share_also_where_words_take_away(
+    corpus: list[list[str]], query: list[str], idf: Any, epsilon: float, k1: float
+) -> None:
+    params = {"epsilon": epsilon, "k1": k1}
+    retriever = split_index(joined(corpus), idf=idf, bm25_params=params, k=20)
+    found = retriever.invoke(" ".join(query))
+    shares = [d.metadata["bm25_match"] for d in found if "bm25_match" in d.metadata]
+    assert all(0 <= share <= 1 for share in shares)
+    assert shares == sorted(shares, reverse=True)
+    assert len(shares) == len(found) or idf == "classic"
 
 
 def test_explain_refuses_a_document_that_is_not_indexed() -> None:
@@ -764,6 +780,35 @@ def test_searching_while_others_add_sees_a_whole_index() -> None:
         thread.join()
     assert failures == []
     assert len(retriever.invoke("moss")) == 46
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_process_forked_while_another_thread_adds_can_add_and_search() -> None:
+    retriever = BM25Retriever.from_texts(["red kite"])
+    inside, go_on = threading.Event(), threading.Event()
+
+    def held(text: str) -> list[str]:
+        inside.set()
+        go_on.wait(20)
+        return text.split()
+
+    slow = BM25Retriever.from_texts([], preprocess_func=held)
+    other = threading.Thread(target=slow.add_documents, args=([doc("black kite")],))
+    other.start()
+    assert inside.wait(20)
+    child = os.fork()
+    if child == 0:  # only exit here, or the tests would run on twice
+        right = False
+        try:
+            signal.alarm(20)
+            retriever.add_documents([doc("unheardof kites")])
+            right = len(retriever.invoke("kiting kites unheardof")) == 2
+        finally:
+            os._exit(0 if right else 1)
+    go_on.set()
+    other.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 # Saving and loading

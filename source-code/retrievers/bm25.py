@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import unicodedata
@@ -62,8 +63,6 @@ _JOINED = re.compile(r"(?<!\w)\w++(?:[-./]\w++)+")
 _DIGIT = re.compile(r"\d")
 # The same for ASCII, twice as fast: lower case for word characters, a space for all others.
 _ASCII = "".join(c.lower() if _WORD.match(c) else " " for c in map(chr, range(128)))
-_STEMMER = Stemmer.Stemmer("english", 0)  # no cache of its own: `_stem` has one
-_STEMMER_LOCK = threading.Lock()
 
 
 def default_preprocess_func(text: str) -> list[str]:
@@ -103,10 +102,19 @@ def _spaced_pairs(run: re.Match[str]) -> str:
     return f" {' '.join(pairs) or characters} "
 
 
+class _OfThread(threading.local):
+    # A PyStemmer object must not be used by two threads at once. A lock would do, but one that
+    # another thread holds when the process is forked stays locked in the child.
+    def __init__(self) -> None:
+        self.stemmer = Stemmer.Stemmer("english", 0)  # no cache of its own: `_stem` has one
+
+
+_OF_THREAD = _OfThread()
+
+
 @lru_cache(maxsize=100_000)
 def _stem(word: str) -> str:
-    with _STEMMER_LOCK:  # a PyStemmer object must not be used by two threads at once
-        return str(_STEMMER.stemWord(word))
+    return str(_OF_THREAD.stemmer.stemWord(word))
 
 
 class BM25Retriever(BaseRetriever):
@@ -370,8 +378,8 @@ class BM25Retriever(BaseRetriever):
         results = []
         for document, score in islice(hits, k):
             result = copied(document)
-            if full > 0:  # the classic IDF can be below
-                result.metadata["bm25_match"] = score / full
+            if full > 0:  # with the classic IDF it can be 0, and a score below that
+                result.metadata["bm25_match"] = min(1.0, max(0.0, score / full))
             results.append(write_score(result, "bm25_score", score, found_by="bm25"))
         return results
 
@@ -392,6 +400,16 @@ def _hits(index: BM25Index, terms: Sequence[str], count: int) -> Iterator[tuple[
 # One lock for the writers of all retrievers: a lock of its own would keep a retriever from being
 # copied. Readers need none, for an index is never changed, only replaced.
 _WRITE_LOCK = threading.Lock()
+
+
+def _begin_in_child() -> None:
+    # The lock that another thread held at the fork would never be given back.
+    global _WRITE_LOCK
+    _WRITE_LOCK = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(after_in_child=_begin_in_child)
 
 
 @dataclass(frozen=True)

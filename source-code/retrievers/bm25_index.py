@@ -335,7 +335,8 @@ class EagerBM25Okapi(BM25Okapi):  # type: ignore[misc]  # rank_bm25 has no type 
         never_seen = math.log(1 + (self.corpus_size + 0.5) / 0.5)
         numbers = map(self.terms.get, query)
         idfs = (never_seen if n is None else float(self.idf_values[n]) for n in numbers)
-        return float((self.k1 + 1) * sum(idfs))
+        # A document need not hold a term that takes away, as one of a negative IDF does.
+        return float((self.k1 + 1) * sum(max(0.0, idf) for idf in idfs))
 
     def counted(self) -> Postings:
         """Return the counts that this index was made of."""
