@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from langchain_core.documents import Document
@@ -91,7 +92,7 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "bool": ("bool", lambda value: _BOOLS[str(value).casefold()]),
     "int": ("int", lambda value: int(str(value))),
     "float": ("float double number decimal", lambda value: float(str(value))),
-    "date": ("date datetime", lambda value: re.search(r"\A\d{4}-\d\d-\d\d.*\Z", value)[0]),  # type: ignore[index]
+    "date": ("date datetime", lambda value: _date(value)),
     "str": ("str text", lambda value: str(value)),
 }
 
@@ -108,16 +109,29 @@ def _typed(name: str, value: Any, types: str) -> Any:
         if any(word.startswith(tuple(known.split())) for word in words)
     ]
     own = "bool" if isinstance(value, bool) else type(value).__name__
-    if own == "float" and not math.isfinite(value):
-        raise ValueError(f"{name!r} is compared with {value}, which is no number.")
     if not kinds or own in kinds or (own in _NUMBERS and _NUMBERS.intersection(kinds)):
-        return value  # a whole number may be compared with 1999.5
+        return _finite(name, value)  # a whole number may be compared with 1999.5
     for kind in kinds:
         try:
-            return _READERS[kind][1](value)
+            read = _READERS[kind][1](value)
         except (ValueError, KeyError, TypeError):
             continue
+        return _finite(name, read)
     raise ValueError(f"{name!r} is of the type {types}, and is compared with {value!r:.80}.")
+
+
+def _finite(name: str, value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name!r} is compared with {value}, which is no number.")
+    return value
+
+
+def _date(value: Any) -> str:
+    """Return a date as it is written, if the calendar has it."""
+    if not re.match(r"\d{4}-\d\d-\d\d", value):
+        raise ValueError(value)
+    datetime.fromisoformat(value)
+    return str(value)
 
 
 class _Translator(Visitor):
@@ -154,16 +168,19 @@ class FilterTranslator(_Translator):
         return {f"${operation.operator.value}": parts}
 
     def visit_comparison(self, comparison: Comparison) -> dict[str, Any]:
-        """Write a comparison."""
+        """Write a comparison; an attribute that is called like an operator is an error."""
         self._validate_func(comparison.comparator)
-        return {comparison.attribute: {f"${comparison.comparator.value}": comparison.value}}
+        written = {comparison.attribute: {f"${comparison.comparator.value}": comparison.value}}
+        return normal_filter(written) or {}
 
 
 class PredicateTranslator(_Translator):
     """Writes a filter as a function of the document, for stores in memory that take one.
 
     `contain` is true where a list holds the value, or a text holds it as a part. `like` compares
-    texts without regard to case; `%` stands for anything, and without one a part is enough.
+    texts without regard to case; `%` stands for anything, and without one a part is enough. As in
+    `documents.normal_filter`, the opposite of a comparison of size is false of a document that
+    lacks the key, too, and `$not` before several filters is the opposite of each.
     """
 
     allowed_operators = tuple(Operator)
@@ -171,15 +188,10 @@ class PredicateTranslator(_Translator):
 
     def visit_operation(self, operation: Operation) -> Predicate:
         """Write an operation."""
-        try:  # as a store would read it: there the opposite of a comparison needs a value, too
-            return filter_function(operation.accept(FilterTranslator()))
-        except ValueError:
-            pass
-        parts: list[Predicate] = [part.accept(self) for part in operation.arguments]
         if operation.operator is Operator.NOT:
-            return lambda document: not parts[0](document)
-        joined = all if operation.operator is Operator.AND else any
-        return lambda document: joined(part(document) for part in parts)
+            return self._opposite(operation.arguments[0])
+        parts: list[Predicate] = [part.accept(self) for part in operation.arguments]
+        return _joined(operation.operator, parts)
 
     def visit_comparison(self, comparison: Comparison) -> Predicate:
         """Write a comparison."""
@@ -187,17 +199,48 @@ class PredicateTranslator(_Translator):
         if comparison.comparator is Comparator.CONTAIN:
             return lambda document: _contains(document.metadata.get(name), value)
         if comparison.comparator is Comparator.LIKE:
-            parts = str(value).split("%")
-            pattern = ".*".join(map(re.escape, parts if parts[1:] else ["", *parts, ""]))
-            like = re.compile(pattern, re.IGNORECASE | re.DOTALL)
-            return lambda document: bool(like.fullmatch(str(document.metadata.get(name, ""))))
-        return filter_function({name: {f"${comparison.comparator.value}": value}})
+            like = _like(str(value))
+            return lambda document: _matches(like, document.metadata.get(name))
+        return filter_function(comparison.accept(FilterTranslator()))
+
+    def _opposite(self, directive: FilterDirective) -> Predicate:
+        if isinstance(directive, Operation):
+            if directive.operator is Operator.NOT:
+                inner: Predicate = directive.arguments[0].accept(self)
+                return inner
+            both = directive.operator is Operator.AND
+            parts = [self._opposite(part) for part in directive.arguments]
+            return _joined(Operator.OR if both else Operator.AND, parts)
+        test: Predicate = directive.accept(self)
+        in_stores = FilterTranslator.allowed_comparators
+        if isinstance(directive, Comparison) and directive.comparator in in_stores:
+            return filter_function({"$not": directive.accept(FilterTranslator())})
+        return lambda document: not test(document)
 
 
 def default_translator(vectorstore: VectorStore) -> Visitor:
     """Return the translator for a store: to a function for `InMemoryVectorStore`."""
     in_memory = isinstance(vectorstore, InMemoryVectorStore)
     return PredicateTranslator() if in_memory else FilterTranslator()
+
+
+def _joined(operator: Operator, parts: Sequence[Predicate]) -> Predicate:
+    join = all if operator is Operator.AND else any
+    return lambda document: join(part(document) for part in parts)
+
+
+def _like(value: str) -> re.Pattern[str]:
+    parts = value.split("%")
+    first, *middle, last = parts if parts[1:] else ["", *parts, ""]
+    # The earliest place of a part is as good as any later one, so (?>…) never looks back: without
+    # it a question could ask for "%a%a%a%a%a%b", which takes minutes on a text of 60 letters.
+    found = "".join(f"(?>.*?{re.escape(part)})" for part in middle)
+    pattern = f"{re.escape(first)}{found}.*{re.escape(last)}"
+    return re.compile(pattern, re.IGNORECASE | re.DOTALL)
+
+
+def _matches(like: re.Pattern[str], actual: Any) -> bool:
+    return actual is not None and bool(like.fullmatch(str(actual)))
 
 
 def _contains(actual: Any, value: Any) -> bool:
