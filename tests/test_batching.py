@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,6 +44,12 @@ def test_a_batch_is_filled_as_far_as_the_budget_goes() -> None:
     assert token_batches([10, 50, 10, 40, 9], 100, 32) == [[1, 3], [0, 2, 4]]
     assert token_batches([10, 50, 10, 40, 9], None, 2) == [[1, 3], [0, 2], [4]]
     assert token_batches([500], 100, 32) == [[0]]
+
+
+@pytest.mark.parametrize("most", [0, -1])
+def test_batches_without_room_for_a_text_are_refused_and_not_made_for_ever(most: int) -> None:
+    with pytest.raises(ValueError, match=f"at least 1 text, got {most}"):
+        token_batches([1], None, most)
 
 
 class Model:
@@ -231,6 +239,40 @@ async def test_one_tasks_error_is_not_anothers() -> None:
     )
     assert answers[3] is model.unfit
     assert [*answers[:3], *answers[4:]] == [[20], [22], [24], [28], [30]]
+
+
+async def test_a_model_that_has_no_next_answer_is_an_error_and_not_a_task_that_waits() -> None:
+    answers = iter([[2]])
+    batches: CommonBatches[int, int] = CommonBatches(lambda items: next(answers))
+    assert await batches.arun([1]) == [2]
+    with pytest.raises(RuntimeError, match="StopIteration") as caught:
+        await asyncio.wait_for(batches.arun([1]), 10)
+    assert isinstance(caught.value.__cause__, StopIteration)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        batches.run([1])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "async def ask():\n"
+        "    tasks = [asyncio.create_task(batches.arun([n])) for n in range(50)]\n"
+        "    await asyncio.sleep(0.1)\n"
+        "asyncio.run(ask())",
+        "for n in range(50):\n"
+        "    threading.Thread(target=batches.run, args=([n],), daemon=True).start()",
+        "asyncio.run(batches.arun([1]))\natexit.register(batches.run, [2])",
+    ],
+    ids=["tasks wait", "threads wait", "asked when the process ends"],
+)
+def test_a_process_ends_although_requests_wait(use: str) -> None:
+    code = (
+        "import asyncio, atexit, threading, time\n"
+        "from retrievers.batching import CommonBatches\n"
+        "batches = CommonBatches(lambda items: (time.sleep(0.5), items)[1], most=1)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code + use], timeout=20, capture_output=True)
+    assert (run.returncode, run.stderr) == (0, b"")
 
 
 def test_threads_and_several_event_loops_share_one_model() -> None:

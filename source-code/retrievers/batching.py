@@ -30,7 +30,12 @@ def token_batches(lengths: Sequence[int], tokens: int | None, most: int) -> list
 
     Returns:
         The places of the texts in `lengths`, each in one batch.
+
+    Raises:
+        ValueError: If `most` is below 1.
     """
+    if most < 1:
+        raise ValueError(f"A batch must have room for at least 1 text, got {most}.")
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     batches = []
     start = 0
@@ -52,7 +57,9 @@ class CommonBatches(Generic[Item, Result]):
     them, works in their place.
 
     What fails is asked again, each request on its own, so that one caller's error is not another's.
-    A task that is cancelled while it waits is left out. A forked process begins with no requests.
+    A task that is cancelled while it waits is left out. A forked process begins with no requests;
+    but torch, once it has computed with several threads, waits there for threads that are gone. So
+    start processes that use its models by spawning them, or fork before the first use.
 
     Method: Hendler, Incze, Shavit and Tzafrir, "Flat Combining and the Synchronization-Parallelism
     Tradeoff", SPAA 2010.
@@ -144,7 +151,7 @@ class CommonBatches(Generic[Item, Result]):
             raise
         except BaseException as error:
             if len(requests) == 1:
-                requests[0].future.set_exception(error)
+                requests[0].future.set_exception(_tellable(error))
             else:
                 for request in requests:
                     self._serve([request])
@@ -153,6 +160,15 @@ class CommonBatches(Generic[Item, Result]):
         for request in requests:
             request.future.set_result(results[start : start + request.size])
             start += request.size
+
+
+def _tellable(error: BaseException) -> BaseException:
+    # asyncio tells no task of a StopIteration: it would wait for ever. Generators turn it as here.
+    if not isinstance(error, StopIteration):
+        return error
+    told = RuntimeError("The model raised StopIteration.")
+    told.__cause__ = error
+    return told
 
 
 class _Request(Generic[Item, Result]):
