@@ -27,6 +27,7 @@ from retrievers.documents import (
     merge_by_score,
     merge_copies,
     scored_copy,
+    without_reasoning,
 )
 from retrievers.ensemble import RRFEnsembleRetriever
 
@@ -298,3 +299,19 @@ def test_an_error_that_many_callers_share_bears_each_note_once(on_error: OnError
     assert sorted(raised.value.__notes__) == sorted(
         [*notes, f"{second} failed too: {raised.value!r}"]
     )
+
+
+@pytest.mark.parametrize(
+    ("reply", "kept"),
+    [
+        ("plain", "plain"),
+        ("<think>a</think>b", "b"),
+        ("a <thinking>b</thinking> c <THINK>d</THINK> e", "a c e"),
+        ("thoughts</think> b", "b"),
+        ("a\n<think>cut off", "a"),
+        ("What does <think> mean?", "What does <think> mean?"),
+        ("<think>a <think> b</think>c", "c"),
+    ],
+)
+def test_what_a_model_thought_is_no_part_of_its_reply(reply: str, kept: str) -> None:
+    assert " ".join(without_reasoning(reply).split()) == kept

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 from uuid import UUID
 
@@ -58,12 +59,26 @@ async def both(
         ("Document 2 answers it, then document 0.", [2, 0]),
         ("<think>[0, 1, 2] or 7?</think>\n[2, 1]", [2, 1]),
         ("[-1, 2]", [-1, 2]),
+        ('["2", "0", "1",]', [2, 0, 1]),
+        ("<Thinking>[0, 1, 2]</Thinking>1, 0", [1, 0]),
+        ("Perhaps [0, 1, 2].</think>\nDocument 2, Document 1", [2, 1]),
+        ("<think>Perhaps [0, 1, 2]", []),
         ("I cannot rank texts of 1730.", []),
         ("", []),
     ],
 )
 def test_a_ranking_is_read_in_whatever_way_models_write_it(reply: str, numbers: list[int]) -> None:
     assert ranked_numbers(reply) == numbers
+
+
+@pytest.mark.parametrize("start", ["[1, 2", "<think>", "- ", "document", "[1, "])
+@pytest.mark.parametrize("more", [" ", "\n", "1, ", "<think>", "- "])
+def test_a_model_that_never_stops_costs_no_more_time_than_its_reply_is_long(
+    start: str, more: str
+) -> None:
+    begun = perf_counter()
+    ranked_numbers(start + more * 100_000)
+    assert perf_counter() - begun < 20  # minutes, where a pattern looks back
 
 
 async def test_the_model_decides_the_order_and_top_n_how_many_stay() -> None:

@@ -79,6 +79,10 @@ def test_the_question_is_in_the_prompt() -> None:
         ("They want a kit.</think> pump seal kit", "pump seal kit"),
         ("`pump seal kit`", "pump seal kit"),
         ("pump's kit", "pump's kit"),
+        ("“pump seal kit”", "pump seal kit"),
+        ("«pump seal kit»", "pump seal kit"),
+        ("```\npump seal kit\n```", "pump seal kit"),
+        ("```text\n'pump seal kit'\n```", "pump seal kit"),
     ],
 )
 def test_what_surrounds_a_query_is_no_part_of_it(reply: str, query: str) -> None:
@@ -95,6 +99,8 @@ def test_what_surrounds_a_query_is_no_part_of_it(reply: str, query: str) -> None
         (lambda question: 1 / 0, ZeroDivisionError, "division"),
         (lambda question: " \n", ValueError, "wrote no query"),
         (lambda question: "<think>hm</think>", ValueError, "wrote no query"),
+        (lambda question: "<think>They want a kit, or", ValueError, "wrote no query"),
+        (lambda question: "kit \ud83d", ValueError, "not valid text"),
         (lambda question: ["a", "b"], TypeError, "text or a message, got list"),
         (lambda question: None, TypeError, "text or a message, got NoneType"),
     ],

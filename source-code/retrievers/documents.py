@@ -12,6 +12,7 @@ import logging
 import math
 import operator
 import os
+import re
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ Count = TypeVar("Count", int, int | None)
 Filter = dict[str, Any] | Callable[[Document], bool]
 _SCALARS = (str, int, float, bool, type(None))
 _NUMBERS = (int, float)
+_REASONING = re.compile(r"<(/?)(?:think|thinking|reasoning)>", re.IGNORECASE)
 
 MAX_THREADS = 32
 """How many threads all retrievers of a process share; they are started when first needed."""
@@ -282,6 +284,27 @@ def check_query(query: object) -> str:
             f"The query {query!a} holds bytes that are not valid text. Send it as UTF-8."
         ) from None
     return query
+
+
+def without_reasoning(reply: str) -> str:
+    """Return a model's reply without what it thought, between `<think>` and `</think>`.
+
+    A template may open the tag in the prompt, so that a reply has the closing one alone; one that
+    was cut off has the opening one alone, which is a tag only where a line begins with it.
+    """
+    kept: list[str] = []
+    end, opened = 0, None
+    for tag in _REASONING.finditer(reply):
+        if tag[1]:  # the closing one
+            if opened is None:
+                kept.clear()
+            end, opened = tag.end(), None
+        elif opened is None:
+            kept.append(reply[end : tag.start()])
+            end = opened = tag.start()
+    if opened is None or reply[:opened].rpartition("\n")[2].strip():
+        kept.append(reply[end:])
+    return "\n".join(kept)
 
 
 def check_count(name: str, value: int | None, default: Count) -> Count:

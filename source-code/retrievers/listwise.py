@@ -14,7 +14,7 @@ from langchain_core.prompts import BasePromptTemplate, ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import ConfigDict, Field, field_validator
 
-from .documents import add_note, check_query, copied, write_score
+from .documents import add_note, check_query, copied, without_reasoning, write_score
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ def ranked_numbers(reply: str) -> list[int]:
     Args:
         reply: What a model wrote.
     """
-    reply = _THOUGHTS.sub("", reply)
+    reply = without_reasoning(reply)
     if lists := _LIST.findall(reply):
         return [int(number) for number in _NUMBER.findall(lists[-1])]
     if single := _BRACKETED.findall(reply):
@@ -165,12 +165,13 @@ def ranked_numbers(reply: str) -> list[int]:
     return [int(number) for number in first]
 
 
-_THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
-"""What some models write before they answer."""
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
-_LIST = re.compile(r"\[\s*-?[0-9]{1,9}\s*(?:,\s*-?[0-9]{1,9}\s*)+,?\s*\]")
+# With ++ and *+, which never look back: a model that is cut off may end with a mile of blanks.
+_LIST = re.compile(
+    r"""\[\s*+["']?-?[0-9]{1,9}["']?\s*+(?:,\s*+["']?-?[0-9]{1,9}["']?\s*+)++(?:,\s*+)?\]"""
+)
 _BRACKETED = re.compile(r"\[\s*(-?[0-9]{1,9})\s*\]")
-_LIST_MARK = re.compile(r"^\s*(?:[0-9]{1,3}[.)]|[-*+•])\s+(?=.*[0-9])")
+_LIST_MARK = re.compile(r"^\s*+(?:[0-9]{1,3}[.)]|[-*+•])\s++(?=.*[0-9])")
 _WORD = re.compile(r"\b(?:documents?|docs?|passages?|ids?|numbers?|and|then)\b", re.IGNORECASE)
 _ONLY_NUMBERS = re.compile(
     r"[\s,;:>=#*`().]*-?[0-9]{1,9}(?:[\s,;:>=#*`().]+-?[0-9]{1,9})*[\s,;:>=#*`().]*"

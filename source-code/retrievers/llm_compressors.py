@@ -16,7 +16,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 from pydantic import ConfigDict, Field, field_validator
 
-from .documents import check_query, copied
+from .documents import check_query, copied, without_reasoning
 from .sentences import Span, cut_document, located_sentences
 
 logger = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ def quoted_sentences(reply: str, text: str) -> list[Span]:
         reply: What a model wrote.
         text: The document that it was asked to quote.
     """
-    lines = _THOUGHTS.sub("", reply).splitlines()
+    lines = without_reasoning(reply).splitlines()
     bare = [_CITATION.sub("", _LIST_MARK.sub("", line)) for line in lines]
     sentences = [sentence for line in bare for sentence, _ in located_sentences(line)]
     quotes = {_fold(piece)[0] for piece in [*lines, *bare, *sentences]} - {""}
@@ -203,12 +203,10 @@ def says_no(reply: str) -> bool:
 
     The word is the English one; a prompt in another language must ask for it all the same.
     """
-    return bool(_NO.match(_THOUGHTS.sub("", reply)))
+    return bool(_NO.match(without_reasoning(reply)))
 
 
 _NO = re.compile(r"[\s\"'“‘(\[*_`]*no[*_`\"'”’)\]]*\s*(?:\.(?!\s*\d)|[,;:!\n—–]|$)", re.IGNORECASE)
-_THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
-"""What some models write before they answer."""
 _LIST_MARK = re.compile(r"^\s*(?:[-*+•>]|\d{1,3}[.)])\s+(?=\S)")
 _CITATION = re.compile(r"\s*\[[^\[\]]*\]\s*$")
 _UNSEEN = frozenset("\"'“”„‟‘’‚‛«»‹›`´*_")

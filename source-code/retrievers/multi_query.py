@@ -35,6 +35,7 @@ from .documents import (
     document_key,
     merge_by_score,
     merge_copies,
+    without_reasoning,
 )
 
 logger = logging.getLogger(__name__)
@@ -286,7 +287,7 @@ def parse_queries(reply: str | BaseMessage | list[Any]) -> list[str]:
     Raises:
         TypeError: If `reply` is none of these. No text raises.
     """
-    text = _FENCE.sub("", _without_reasoning(_text(reply)))
+    text = _FENCE.sub("", without_reasoning(_text(reply)))
     if from_json := list(_from_json(text)):
         return _distinct(query for query, _ in map(_clean, from_json) if _has_letter(query))
     lines = [(line, *_clean(line)) for line in _split_inline_list(text).splitlines()]
@@ -384,13 +385,6 @@ def _text(reply: object) -> str:
         if isinstance(block, str):
             texts.append(block)
     return "\n".join(texts)
-
-
-def _without_reasoning(text: str) -> str:
-    text = re.sub(r"<(think|thinking|reasoning)>.*?</\1>", "\n", text, flags=re.S | re.I)
-    # A template may open the tag in the prompt; an answer that was cut off does not close it.
-    text = re.sub(r"\A.*</(think|thinking|reasoning)>", "", text, flags=re.S | re.I)
-    return re.sub(r"^[^\S\n]*+<(think|thinking|reasoning)>.*", "", text, flags=re.S | re.I | re.M)
 
 
 def _from_json(text: str) -> Iterator[str]:

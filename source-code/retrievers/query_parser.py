@@ -17,6 +17,11 @@ from langchain_core.structured_query import (
     StructuredQuery,
 )
 
+from .documents import check_query, without_reasoning
+
+MOST_OPENINGS = 200
+"""At how many of a reply's braces an object may begin: a model that babbles writes thousands."""
+
 _BOOLS = {"true": True, "false": False}
 
 
@@ -36,17 +41,17 @@ def parse_structured_query(reply: str | BaseMessage) -> StructuredQuery:
 
     Raises:
         ValueError: If there is no such object, or the filter cannot be read.
+        TypeError: If the reply is neither text nor a message.
     """
     text = reply.text if isinstance(reply, BaseMessage) else reply
     if not isinstance(text, str):
         raise TypeError(f"A reply must be text or a message, got {type(reply).__name__}.")
-    text = re.sub(r"<(think|thinking|reasoning)>.*?</\1>", "", text, flags=re.S | re.I)
-    for found in _objects(text):
+    for found in _objects(without_reasoning(text)):
         if "query" in found or "filter" in found:
             query, limit = found.get("query"), found.get("limit")
             whole = isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1
             return StructuredQuery(
-                query=query if isinstance(query, str) else "",
+                query=check_query(query) if isinstance(query, str) else "",
                 filter=parse_filter(found.get("filter")),
                 limit=limit if whole else None,
             )
@@ -68,13 +73,20 @@ def _says_none(text: str) -> bool:
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
-    for opening in re.finditer(r"\{", text):
+    decoder = json.JSONDecoder(object_pairs_hook=_object)
+    for opening in list(re.finditer(r"\{", text))[:MOST_OPENINGS]:
         try:
-            value, _ = json.JSONDecoder().raw_decode(text, opening.start())
+            value, _ = decoder.raw_decode(text, opening.start())
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             yield value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; of one that has a key twice, both, of which Python would drop the first."""
+    names = dict(pairs)
+    return names if len(names) == len(pairs) else {"$and": [{n: value} for n, value in pairs]}
 
 
 def _from_json(value: Any) -> FilterDirective:
@@ -86,7 +98,7 @@ def _from_json(value: Any) -> FilterDirective:
         return _operation(value["operator"], [_from_json(part) for part in value["arguments"]])
     parts: list[FilterDirective] = []
     for name, inner in value.items():
-        if name.removeprefix("$") in set(Operator):
+        if name.removeprefix("$").casefold() in set(Operator):
             given = inner if isinstance(inner, list) else [inner]
             parts.append(_operation(name, [_from_json(part) for part in given]))
         elif isinstance(inner, dict):

@@ -26,6 +26,7 @@ from .documents import (
     check_query,
     copied,
     invoke_child,
+    without_reasoning,
 )
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,8 @@ DEFAULT_QUERY_PROMPT: BasePromptTemplate[Any] = PromptTemplate.from_template(
     "Message: {question}"
 )
 
-_THOUGHTS = re.compile(r"<(think|thinking|reasoning)>.*?</\1>|\A.*</think(?:ing)?>", re.S | re.I)
+_FENCE = re.compile(r"\A```\w*\n(.*)\n```\Z", re.DOTALL)
+_MARKS = ('""', "''", "``", "“”", "‘’", "«»", "„“", "「」")
 
 
 class RePhraseQueryRetriever(BaseRetriever):
@@ -49,8 +51,8 @@ class RePhraseQueryRetriever(BaseRetriever):
     searches the question, too.
 
     It takes the arguments of langchain_classic's class, and also works asynchronously, which that
-    one does not. White space, reasoning and quotation marks around a reply are not part of the
-    query. In a trace the rewriting is the child run tagged `rewriter`, the search
+    one does not. White space, reasoning, a code fence and quotation marks around a reply are not
+    part of the query. In a trace the rewriting is the child run tagged `rewriter`, the search
     `base_retriever`.
 
     Args:
@@ -131,7 +133,7 @@ class RePhraseQueryRetriever(BaseRetriever):
         return [copied(document) for document in found[:top_n]]
 
     def _without_rewriting(self, query: str, error: Exception) -> str:
-        add_note(error, f"Raised while {self.llm_chain.get_name()} reworded {query!r}.")
+        add_note(error, f"Raised while {self.llm_chain.get_name()} reworded {query!r:.200}.")
         if self.on_error == "raise":
             raise error
         logger.warning("Searching the question as it is, rewording it failed: %r", error)
@@ -142,10 +144,11 @@ def _query(reply: Any) -> str:
     text = reply.text if isinstance(reply, BaseMessage) else reply
     if not isinstance(text, str):
         raise TypeError(f"llm_chain must return text or a message, got {type(reply).__name__}.")
-    query = _THOUGHTS.sub("", text).strip()
-    for mark in "\"'`":
-        if len(query) > 2 and query[0] == query[-1] == mark and query.count(mark) == 2:
-            query = query[1:-1].strip()
+    query = _FENCE.sub(r"\1", without_reasoning(text).strip()).strip()
+    for marks in _MARKS:
+        inside = query[1:-1]
+        if inside and query[0] + query[-1] == marks and not set(marks) & set(inside):
+            query = inside.strip()
     if not query:
         raise ValueError(f"The model wrote no query, its reply was {text!r:.60}.")
-    return query
+    return check_query(query)
