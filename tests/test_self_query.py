@@ -114,6 +114,7 @@ JAZZ_BEFORE_1960 = operation("and", eq("genre", "jazz"), lt("year", 1960))
         {"genre": "jazz", "year": {"$lt": 1960}},
         {"$and": [{"genre": {"$eq": "jazz"}}, {"year": {"lt": 1960}}]},
         {"and": [{"genre": "jazz"}, {"and": [{"year": {"$lt": 1960}}]}]},
+        {"$AND": [{"genre": "jazz"}, {"Or": [{"year": {"$LT": 1960}}]}]},
         {
             "operator": "and",
             "arguments": [
@@ -260,6 +261,7 @@ def test_both_translators_let_the_same_documents_through(directive: Any) -> None
         'Sure!\n```json\n{"query": "rain", "filter": {"genre": "jazz"}, "limit": 2}\n```\nBye {}',
         '<think>{"query": "no"}</think> {"filter": {"genre": "jazz"}, "query": "rain", "limit": 2}',
         '{"genre": 1} {"query": "rain", "filter": {"genre": "jazz"}, "limit": 2, "more": []}',
+        '{"query": "no"}</think>{"query": "rain", "filter": {"genre": "jazz"}, "limit": 2}',
     ],
 )
 def test_the_object_is_found_in_what_surrounds_it(reply: str) -> None:
@@ -269,11 +271,22 @@ def test_the_object_is_found_in_what_surrounds_it(reply: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "reply", ["", "I cannot.", "{", '{"answer": 1}', "[" * 9999, '{"a":' * 9999]
+    "reply",
+    [
+        *("", "I cannot.", "{", '{"answer": 1}', "[" * 9999),
+        *('{"a":' * 9999, '{"a":[' * 9999, '<think>{"query": "cut off"'),
+    ],
 )
 def test_a_reply_without_the_object_is_a_value_error(reply: str) -> None:
     with pytest.raises(ValueError, match="holds no JSON object"):
         parse_structured_query(reply)
+
+
+def test_a_key_that_comes_twice_counts_twice() -> None:
+    """JSON has no rule for it, and Python drops the first: half of what was asked for."""
+    reply = '{"query": "x", "filter": {"year": {"$gt": 1950}, "year": {"$lt": 1960}}}'
+    found = parse_structured_query(reply).filter
+    assert found == parse_filter("and(gt(year, 1950), lt(year, 1960))")
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, "3", 2.5, None])
@@ -293,6 +306,7 @@ def test_a_limit_that_is_none_is_left_out(limit: Any) -> None:
         ("length", 3, 3),
         ("seen", "2024-01-31", "2024-01-31"),
         ("seen", {"date": "2024-01-31", "type": "date"}, "2024-01-31"),
+        ("seen", "2024-01-31T10:20:30Z", "2024-01-31T10:20:30Z"),
         ("tags", "slow", "slow"),
     ],
 )
@@ -312,7 +326,11 @@ def test_a_value_takes_the_type_of_its_attribute(
         (eq("year", True), "'year' is of the type integer"),
         (eq("live", 1), "'live' is of the type boolean"),
         (eq("seen", "yesterday"), "'seen' is of the type date"),
+        (eq("seen", "2024-02-30"), "'seen' is of the type date"),
+        (eq("seen", "2024-01-31 or later"), "'seen' is of the type date"),
         (eq("length", float("nan")), "which is no number"),
+        (eq("length", "nan"), "which is no number"),
+        (eq("length", "-1e999"), "which is no number"),
         (eq("genre", ["jazz"]), "compared with one value"),
         (eq("genre", None), "compared with one value"),
         (operation("not", eq("year", 1), eq("year", 2)), "not got 2 filters"),
@@ -400,6 +418,71 @@ def test_a_function_also_looks_into_lists_and_texts(wanted: str, expected: set[s
     assert ids(says({"query": "rain", "filter": wanted}).invoke("q")) == expected
 
 
+@pytest.mark.parametrize(
+    ("pattern", "actual", "expected"),
+    [
+        ("ab%cd", "abcd", True),
+        ("ab%bc", "abc", False),
+        ("%ab%ab%", "abab", True),
+        ("%ab%ab", "aab", False),
+        ("a%b%c", "a b b\nc", True),
+        ("%1958", 1958, True),
+        ("%", "", True),
+        ("%", None, False),
+        ("none", None, False),
+        (".*", "anything", False),
+    ],
+)
+def test_like_is_the_pattern_of_sql(pattern: str, actual: Any, expected: bool) -> None:
+    like = Comparison(comparator=Comparator.LIKE, attribute="title", value=pattern)
+    holds = like.accept(PredicateTranslator())
+    assert holds(doc("", title=actual)) is expected
+    assert holds(doc("")) is False
+
+
+def test_no_question_can_make_like_take_long() -> None:
+    """Tried in every way that it could fit, this takes longer than the universe is old."""
+    pattern = "%a" * 30 + "%b"
+    like = Comparison(comparator=Comparator.LIKE, attribute="title", value=pattern)
+    assert not like.accept(PredicateTranslator())(doc("", title="a" * 5000))
+
+
+@given(st.text("ab%", max_size=6), st.text("ab", max_size=8))
+@settings(max_examples=300, deadline=None)
+def test_like_finds_what_looking_everywhere_finds(pattern: str, actual: str) -> None:
+    def fits(pattern: str, text: str) -> bool:
+        if not pattern:
+            return not text
+        if pattern[0] == "%":
+            return any(fits(pattern[1:], text[n:]) for n in range(len(text) + 1))
+        return text[:1] == pattern[0] and fits(pattern[1:], text[1:])
+
+    like = Comparison(comparator=Comparator.LIKE, attribute="title", value=pattern)
+    expected = fits(pattern if "%" in pattern else f"%{pattern}%", actual)
+    assert like.accept(PredicateTranslator())(doc("", title=actual)) is expected
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "not(gt(year, 1960))",
+        "not(or(gt(year, 1960), like(genre, 'folk')))",
+        "not(or(contain(tags, 'x'), not(lte(year, 1960))))",
+        "and(not(gt(year, 1960)), not(not(not(contain(tags, 'x')))))",
+    ],
+)
+def test_the_opposite_of_a_comparison_needs_a_value_whatever_is_beside_it(written: str) -> None:
+    directive: Any = parse_filter(written)
+    assert [d.id for d in SONGS if directive.accept(PredicateTranslator())(d)] == ["rain"]
+
+
+def test_an_attribute_that_is_called_like_an_operator_reaches_no_store() -> None:
+    for name in ("$and", "$or", "$where"):
+        comparison = eq(name, "x")
+        with pytest.raises(ValueError, match=r"\$(and|or|where)|in the place of"):
+            comparison.accept(FilterTranslator())
+
+
 def test_a_dictionary_cannot_and_says_so() -> None:
     with pytest.raises(ValueError, match="'contain' is not allowed"):
         says({"query": "x", "filter": "contain(tags, 'slow')"}, faiss()).invoke("q")
@@ -431,6 +514,25 @@ def test_an_attribute_that_was_not_declared_cannot_be_asked_for() -> None:
         says({"query": "x", "filter": {"tenant": "b"}}).invoke("q")
 
 
+def test_no_operators_are_none_and_not_all() -> None:
+    both = "and(eq(genre, 'jazz'), lt(year, 1960))"
+    kwargs = {"allowed_operators": [], "allowed_comparators": ["eq"]}
+    retriever = says({"query": "x", "filter": both}, chain_kwargs=kwargs)
+    with pytest.raises(ValueError, match="operator 'and' is not allowed"):
+        retriever.invoke("q")
+    retriever.allowed_comparators = []
+    retriever.query_constructor = RunnableLambda(
+        lambda asked: StructuredQuery(query="x", filter=eq("genre", "jazz"))
+    )
+    with pytest.raises(ValueError, match="comparator 'eq' is not allowed"):
+        retriever.invoke("q")
+
+
+def test_half_a_letter_in_what_the_model_wrote_is_its_fault_and_not_the_users() -> None:
+    retriever = says('{"query": "rain \\ud83d", "filter": null}', on_error="skip", k=1)
+    assert ids(retriever.invoke("Untitled")) == {"none"}
+
+
 async def test_k_limit_and_the_call() -> None:
     reply = {"query": "rain", "filter": None, "limit": 2}
     assert len(says(reply, k=3).invoke("q")) == 3
@@ -439,6 +541,12 @@ async def test_k_limit_and_the_call() -> None:
     assert len(limited.invoke("q")) == len(await limited.ainvoke("q")) == 2
     assert len(limited.invoke("q", k=1)) == len(await limited.ainvoke("q", k=1)) == 1
     assert len(says({**reply, "limit": 10**9}, enable_limit=True).invoke("q")) == 4
+    for limit in (0, -2):  # from a chain of one's own, which nothing has checked
+        chain = RunnableLambda(lambda a, n=limit: StructuredQuery(query="x", filter=None, limit=n))
+        own = SelfQueryRetriever(vectorstore=in_memory(), query_constructor=chain)
+        own.enable_limit = True
+        assert len(own.invoke("q")) == 4
+    assert len(says(reply, search_kwargs={"k": None}, k=1).invoke("q")) == 1
     with pytest.raises(ValueError, match="k must be a whole number"):
         limited.invoke("q", k=0)
     for fields in ({"k": 0}, {"search_kwargs": {"k": 0}}, {"search_kwargs": {"filter": {"$x": 1}}}):
@@ -549,7 +657,7 @@ def test_the_model_is_told_what_there_is() -> None:
         prompts.append(prompt.to_string())
         return '{"query": "rain", "filter": null}'
 
-    example = ("Jazz about rain", {"query": "rain", "filter": {"genre": "jazz"}})
+    example = ("Jazz about rain", {"query": "pluie d'été", "filter": {"genre": "jazz"}})
     retriever = SelfQueryRetriever.from_llm(
         RunnableLambda(model),
         in_memory(),
@@ -562,7 +670,7 @@ def test_the_model_is_told_what_there_is() -> None:
     for part in (
         "titles of {odd} songs",
         '{"genre": {"description": "jazz or rock", "type": "string"}}',
-        'Question: Jazz about rain\nAnswer: {"query": "rain", "filter": {"genre": "jazz"}}',
+        'Question: Jazz about rain\nAnswer: {"query": "pluie d\'été", "filter": {"genre": "jazz"}}',
         "with one of $eq, and",
         '"limit": 3',
         "Question: What about {rain}?",

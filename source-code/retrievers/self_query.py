@@ -77,7 +77,8 @@ class SelfQueryRetriever(BaseRetriever):
             Those of other packages, such as langchain_postgres, fit.
         metadata_field_info: The attributes that a filter may use; None: not checked.
         allowed_comparators: Which comparators a filter may use; default: all of the translator's.
-        allowed_operators: Which operators a filter may use; default: all of the translator's.
+        allowed_operators: Which operators a filter may use, `[]` for none; default: all of the
+            translator's.
         search_type: `"similarity"`, through `DenseRetriever`, or another that the store's own
             `search` knows, such as `"mmr"`.
         search_kwargs: Arguments of every search: `filter`, which no question can widen, and `k`.
@@ -169,9 +170,12 @@ class SelfQueryRetriever(BaseRetriever):
             contents=document_contents,
             attributes=json.dumps(described, ensure_ascii=False),
             form=json.dumps(form | ({"limit": 3} if enable_limit else {}), ensure_ascii=False),
-            comparators=" ".join(f"${c.value}" for c in map(Comparator, allowed or Comparator)),
-            operators=" ".join(f"${o.value}" for o in map(Operator, joining or Operator)),
-            examples="".join(f"\nQuestion: {q}\nAnswer: {json.dumps(a)}\n" for q, a in examples),
+            comparators=" ".join(_names(Comparator, allowed)),
+            operators=" ".join(_names(Operator, joining)) or "nothing",
+            examples="".join(
+                f"\nQuestion: {q}\nAnswer: {json.dumps(a, ensure_ascii=False)}\n"
+                for q, a in examples
+            ),
         )
         chain = prompt | llm | RunnableLambda(parse_structured_query)
         return cls(
@@ -245,9 +249,9 @@ class SelfQueryRetriever(BaseRetriever):
         except Exception as error:
             self._decide(f"translated the filter {said.filter!r:.200}", error)
             options = {**own, "filter": fence}
-        if self.enable_limit and said.limit is not None:
+        if self.enable_limit and said.limit is not None and said.limit >= 1:
             options["k"] = min(said.limit, LARGEST_LIMIT)
-        options["k"] = given["k"] or options["k"]
+        options["k"] = given["k"] or options["k"] or self.k
         logger.info("Searching for %r with the filter %r", said.query, said.filter)
         asked = self.use_original_query or not said.query.strip()
         return question if asked else said.query, {
@@ -258,10 +262,13 @@ class SelfQueryRetriever(BaseRetriever):
         if said.filter is None:
             return {**own, "filter": fence}
         translator = self.structured_query_translator or default_translator(self.vectorstore)
-        comparators = self.allowed_comparators or translator.allowed_comparators
-        operators = self.allowed_operators or translator.allowed_operators
-        attributes = self.metadata_field_info
-        wanted = checked_filter(said.filter, attributes, comparators, operators)
+        comparators, operators = self.allowed_comparators, self.allowed_operators
+        wanted = checked_filter(
+            said.filter,
+            self.metadata_field_info,
+            translator.allowed_comparators if comparators is None else comparators,
+            translator.allowed_operators if operators is None else operators,
+        )
         _, new = translator.visit_structured_query(StructuredQuery(query="", filter=wanted))
         narrowed = combine_filters(self.vectorstore, fence, new.pop("filter", None))
         if new.keys() & own.keys():  # joining them is not possible, and one would replace the other
@@ -281,3 +288,7 @@ class SelfQueryRetriever(BaseRetriever):
 
 def _structured(reply: Any) -> StructuredQuery:
     return reply if isinstance(reply, StructuredQuery) else parse_structured_query(reply)
+
+
+def _names(kind: type[Comparator] | type[Operator], allowed: Sequence[str] | None) -> list[str]:
+    return [f"${kind(name).value}" for name in (kind if allowed is None else allowed)]
