@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from test_migrate_project import git, rag
 
-from ragbook.migrate.project import OLD_DISTRIBUTIONS, imports_of
+from ragbook.migrate.packages import OLD_DISTRIBUTIONS, imports_of
 from ragbook.migrate.run import Migration, migrate
 
 HERE = Path(__file__).parent / "migrate"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
@@ -142,10 +142,13 @@ def usable_profile(name: ProfileName | None) -> Profile:
 
 
 @contextmanager
-def busy(message: str) -> Iterator[None]:
-    """Show in a terminal that something is going on, while the block runs."""
-    with err.status(message) if err.is_terminal else nullcontext():
-        yield
+def busy(message: str) -> Iterator[Callable[[str], None]]:
+    """Show in a terminal that something is going on, while the block runs; it may say what."""
+    if err.is_terminal:
+        with err.status(message) as status:
+            yield status.update
+    else:
+        yield lambda _: None
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ragbook.console import Json, out, path_option, print_json, print_line
+from ragbook.console import Json, busy, err, out, path_option, print_json, print_line
 from ragbook.terminal import harmless
 
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -48,9 +48,13 @@ def migrate(
     if as_json and diff:
         raise typer.BadParameter("Give --json or --diff.")
     try:
-        result = run(path, write=write, to=to, force=force)
+        with busy("Reading …") as tell:
+            result = run(path, write=write, to=to, force=force, tell=tell)
     except ProjectError as error:
         raise typer.BadParameter(str(error)) from None
+    except KeyboardInterrupt as stop:
+        err.print(f"Interrupted. {stop.args[0] if stop.args else 'Nothing was written.'}")
+        raise typer.Exit(130) from None
     if as_json:
         print_json(document(result))
     elif diff:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-BELOW = {
-    "langchain": (
-        "1",
-        re.compile(r"^v?0\b|(?<![!>])=\s*v?0(?!\d)|[<^~]\s*v?0(?!\d)|<\s*1(?:\.0)*(?![.\d])"),
-        "move what imports it to langchain-classic and take langchain out",
-    ),
-    "langchain-community": (
-        "0.3",
-        re.compile(r"^v?0\.[0-2]\b|(?<!>)[=^~<]=?\s*v?0\.[0-2](?!\d)|<\s*0\.3(?:\.0)*(?![.\d])"),
-        "allow langchain-community 0.4",
-    ),
+from packaging.specifiers import SpecifierSet
+
+from ragbook.migrate.packages import OLD_DISTRIBUTIONS, Listed, Lists, parsed
+
+FIRST_BESIDE_CORE_1 = {
+    "langchain": "1",
+    "langchain-anthropic": "0.3.21",
+    "langchain-chroma": "0.2.3",
+    "langchain-community": "0.3.29",
+    "langchain-huggingface": "1",
+    "langchain-ollama": "0.3.9",
+    "langchain-openai": "0.3.34",
+    "langchain-text-splitters": "0.3.10",
 }
-"""Below which version a package needs langchain-core below 1, how that is written, a way out."""
+"""The first version of a package that can be installed beside langchain-core 1.
+
+Source: what the releases on PyPI require, as `uv pip compile --resolution lowest-direct` reads it
+for the package and `langchain-core>=1`; of langchain and langchain-anthropic, from their 0.1 on.
+"""
+WAY_OUT = {
+    "langchain": "move what imports it to langchain-classic and take langchain out",
+    "langchain-community": "allow langchain-community 0.4",
+}
+
+OF_THE_PROJECT = "the project's dependencies"
 
 
 @dataclass(frozen=True)
@@ -28,99 +37,120 @@ class Dependencies:
     """What a project lists, and what it needs instead.
 
     Args:
-        root: The folder of the project.
+        lists: What it lists.
         whole: Whether all files of the project were read.
-        add: The requirements to put in, such as `langchain-core>=1.0,<2`.
+        needed: The requirements of the new imports, such as `langchain-core>=1.0,<2`.
         remove: The old packages that nothing imports any more.
-        declared: Where old packages are listed: file, line, package.
+        unread: Files that could not be read, and may import an old package.
     """
 
-    root: Path
+    lists: Lists
     whole: bool
-    add: Sequence[str]
+    needed: Sequence[str]
     remove: Sequence[str]
-    declared: Sequence[tuple[str, int, str]]
+    unread: Sequence[str] = ()
+
+    @property
+    def declared(self) -> list[Listed]:
+        """Where old packages are listed."""
+        return [one for one in self.lists.packages if one.package in OLD_DISTRIBUTIONS]
+
+    @property
+    def add(self) -> list[str]:
+        """What is needed and not listed, or listed in a version that may be too old."""
+        main = self._main
+        there = [p for p in self.lists.packages if p.file == main and p.option in ("", None)]
+        return [one for one in self.needed if not any(_satisfies(p, one) for p in there)]
+
+    @property
+    def _main(self) -> str:
+        """The file into which new requirements go."""
+        if self.lists.for_uv:
+            return "pyproject.toml"
+        files = self._requirement_files
+        langchain = [p.file for p in self.lists.packages if p.package.startswith("langchain")]
+        preferred = [f for f in ("requirements.in", "requirements.txt", *langchain) if f in files]
+        return (preferred or files or [""])[0]
+
+    @property
+    def _requirement_files(self) -> list[str]:
+        return [file for file in self.lists.files if file.startswith("requirements")]
 
     def lines(self) -> Iterator[str]:
         """Yield what to do, line by line; what is in the way first."""
-        for sentence in self._held():
+        for sentence in [*self.lists.faults, *self._held(), *self._not_known()]:
             yield ""
             yield sentence
-        listed = listed_for_uv(self.root)
-        if listed is None:
+        if not self.lists.for_uv:
             yield from self._by_hand()
-        elif commands := self._commands(listed):
+        elif commands := list(self._commands()):
             yield ""
             yield from commands
-        for file, line, package in self.declared:
-            shown_above = listed is None and file.startswith("requirements")
-            if package in self.remove and not shown_above:
-                yield f"  {package} is declared in {file}, line {line}."
+        shown = () if self.lists.for_uv else self._requirement_files
+        for one in self.declared:
+            if one.package in self.remove and one.file not in shown:
+                yield f"  {one.package} is declared in {one.file}, line {one.line}."
 
-    def _commands(self, listed: set[str]) -> list[str]:
+    def _commands(self) -> Iterator[str]:
         # First remove: beside a langchain below 1, uv finds no langchain-core of version 1.
-        commands = []
-        if there := [package for package in self.remove if package in listed]:
-            commands.append(f"    uv remove {' '.join(there)}")
+        options = [one.option for one in self.declared if one.option is not None]
+        for option in sorted(set(options), key=options.index):
+            there = {one.package for one in self.declared if one.option == option}
+            if names := [name for name in self.remove if name in there]:
+                yield " ".join(["    uv remove", *option.split(), *names])
         if self.add:
-            commands.append("    uv add " + " ".join(f'"{package}"' for package in self.add))
-        return commands
+            yield "    uv add " + " ".join(f'"{package}"' for package in self.add)
 
     def _by_hand(self) -> Iterator[str]:
-        files = sorted(self.root.glob("requirements*.txt"))
-        main = next((f for f in files if f.name == "requirements.txt"), files[0] if files else None)
-        new = {name_of(one): one for one in self.add}
-        there = set()
-        for file in files:
-            out = []
-            for line in _text(file).splitlines():
-                listed = line.partition("#")[0].strip()
-                name = name_of(listed)
-                if file == main and listed == new.get(name):
-                    there.add(listed)
-                elif name in new or name in self.remove:
-                    out.append(listed)
-            yield from _block(f"Take out of {file.name}:", out)
+        new = dict(filter(None, map(parsed, self.add)))
+        files = self._requirement_files
+        for file in sorted(files):
+            yield from _block(
+                f"Take out of {file}:",
+                [
+                    one.text
+                    for one in self.lists.packages
+                    if one.file == file
+                    and (
+                        one.package in self.remove
+                        or (one.package in new and not one.is_enough(new[one.package]))
+                    )
+                ],
+            )
         if not files:
-            yield from _block("Take out of the project's dependencies:", self.remove)
-        into = main.name if main else "the project's dependencies"
-        yield from _block(f"Put into {into}:", [one for one in self.add if one not in there])
+            yield from _block(f"Take out of {OF_THE_PROJECT}:", self.remove)
+        yield from _block(f"Put into {self._main or OF_THE_PROJECT}:", self.add)
 
     def _held(self) -> Iterator[str]:
-        """Say of an old package that has to stay that it keeps langchain-core below 1."""
-        if "langchain-core" not in map(name_of, self.add):
+        """Say of a package that has to stay that it keeps langchain-core below 1."""
+        if not any(one.startswith("langchain-core") for one in self.needed):
             return
         told = set(self.remove)
-        for file, number, package in self.declared:
-            if package in told or package not in BELOW:
+        for one in self.lists.packages:
+            first = FIRST_BESIDE_CORE_1.get(one.package)
+            if first is None or one.package in told or not one.is_below(first):
                 continue
-            version, below, way_out = BELOW[package]
-            line = _text(self.root / file).splitlines()[number - 1]
-            if below.search(_versions(package, line)):
-                told.add(package)
-                rest = "what is left" if self.whole else "the rest of the project"
-                yield (
-                    f"{package} is held below {version} in {file}, line {number}, and "
-                    f"langchain-core>=1 cannot be installed beside it: do {rest} first, or "
-                    f"{way_out}."
-                )
+            told.add(one.package)
+            yield (
+                f"{one.package} is held below {first} in {one.file}, line {one.line}, and "
+                f"langchain-core>=1 cannot be installed beside it: {self._way_out(one)}."
+            )
+
+    def _way_out(self, one: Listed) -> str:
+        if one.package not in WAY_OUT:
+            return f"allow {one.package} 1"
+        rest = "what is left" if self.whole else "the rest of the project"
+        return f"do {rest} first, or {WAY_OUT[one.package]}"
+
+    def _not_known(self) -> Iterator[str]:
+        if self.unread and self.declared and self.whole:
+            files = ", ".join(self.unread[:5]) + (" …" if len(self.unread) > 5 else "")
+            yield f"Which old packages can go is not known before these can be read: {files}"
 
 
-def listed_for_uv(root: Path) -> set[str] | None:
-    """Return the packages in pyproject.toml's table `project`, or None if uv cannot change it."""
-    try:
-        project = tomllib.loads(_text(root / "pyproject.toml")).get("project")
-    except tomllib.TOMLDecodeError:
-        return None
-    if not isinstance(project, dict) or "dependencies" in project.get("dynamic", ()):
-        return None
-    return {name_of(str(one)) for one in project.get("dependencies", ())}
-
-
-def name_of(requirement: str) -> str:
-    """Return the name in a requirement, as PyPI spells it; empty if it begins with none."""
-    match = re.match(r"[A-Za-z0-9][\w.-]*", requirement)
-    return re.sub(r"[-_.]+", "-", match.group()).lower() if match else ""
+def _satisfies(listed: Listed, requirement: str) -> bool:
+    name, versions = parsed(requirement) or ("", SpecifierSet())
+    return listed.package == name and listed.is_enough(versions)
 
 
 def _block(title: str, lines: Sequence[str]) -> Iterator[str]:
@@ -128,18 +158,3 @@ def _block(title: str, lines: Sequence[str]) -> Iterator[str]:
         yield ""
         yield title
         yield from (f"    {line}" for line in lines)
-
-
-def _versions(package: str, line: str) -> str:
-    """Return which versions of a package a line allows, such as `>=0.2,<0.3`."""
-    match = re.search(
-        rf"(?<![\w./-]){package}(?![\w-])(?:\[[^\]]*\])?\s*(?:=\s*[\"'])?([^\"';#]*)", line
-    )
-    return match[1].strip() if match else ""
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""

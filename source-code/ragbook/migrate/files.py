@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
+import stat
 import tempfile
 import tokenize
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ LARGEST = {".py": 2_000_000, ".ipynb": 50_000_000}
 MENTIONS = re.compile(r"\blangchain(?:_classic|_community)?\b|(?<!\w)a?get_relevant_documents\b")
 
 
-class Unreadable(ValueError):
-    """A file that cannot be read; the message says why."""
+class FileFault(ValueError):
+    """A file that cannot be read or written; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def _walk(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not _is_passed_over(here / name)]
         for name in files:
             file = here / name
-            if file.suffix in LARGEST and not name.startswith(".") and not file.is_symlink():
+            code = file.suffix in LARGEST and not name.startswith(".")
+            if code and file.is_file() and not file.is_symlink():  # no pipe, which never ends
                 yield file
 
 
@@ -61,19 +62,33 @@ def _is_passed_over(folder: Path) -> bool:
     return name.startswith(".") or name in SKIPPED or (folder / "pyvenv.cfg").exists()
 
 
+def in_environment(path: Path) -> bool:
+    """Tell whether a path is in an environment, whose packages were installed and not written."""
+    folders = (path.resolve(), *path.resolve().parents)
+    return any(one.name in SKIPPED or (one / "pyvenv.cfg").exists() for one in folders)
+
+
+def may_mention(path: Path) -> bool:
+    """Tell whether a file that cannot be read as text may name an old package."""
+    try:
+        return b"langchain" in path.read_bytes().replace(b"\0", b"")  # as in UTF-16
+    except OSError:
+        return True
+
+
 def read_source(path: Path) -> Source:
     """Read a file in the encoding that it declares; a BOM and the line ends stay.
 
     Raises:
-        Unreadable: If it is too large, cannot be opened, or is not text in that encoding.
+        FileFault: If it is too large, cannot be opened, or is not text in that encoding.
     """
     try:
         size = path.stat().st_size
         if size > LARGEST[path.suffix]:
-            raise Unreadable(f"it has {size:,} bytes, more than {LARGEST[path.suffix]:,}")
+            raise FileFault(f"it has {size:,} bytes, more than {LARGEST[path.suffix]:,}")
         content = path.read_bytes()
     except OSError as error:
-        raise Unreadable(f"it cannot be read: {error.strerror or error}") from error
+        raise FileFault(f"it cannot be read: {error.strerror or error}") from error
     try:
         encoding = "utf-8"
         if path.suffix == ".py":
@@ -83,7 +98,7 @@ def read_source(path: Path) -> Source:
         return Source(path, content, content.decode(encoding), encoding)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         declare = ", or name its encoding in the first line, such as # coding: latin-1"
-        raise Unreadable(
+        raise FileFault(
             f"its encoding cannot be read: {error}; save it as UTF-8"
             f"{declare if path.suffix == '.py' else ''}"
         ) from error
@@ -93,21 +108,27 @@ def replace_file(source: Source, content: bytes) -> None:
     """Replace a file in one step, so that it is never half written.
 
     Raises:
-        Unreadable: If it changed since it was read, or cannot be written.
+        FileFault: If it changed since it was read, is read-only, or cannot be written.
     """
-    path = source.path
-    staged = None
     try:
-        if path.read_bytes() != source.content:
-            raise Unreadable("it changed while the command ran; run it again")
-        handle, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        if source.path.read_bytes() != source.content:
+            raise FileFault("it changed while the command ran; run it again")
+        mode = stat.S_IMODE(source.path.stat().st_mode)
+        if not mode & stat.S_IWUSR:
+            raise FileFault("it is read-only; make it writable and run it again")
+        write_whole(source.path, content, mode)
+    except OSError as error:
+        raise FileFault(f"it cannot be written: {error.strerror or error}") from error
+
+
+def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a file beside its place and move it there, so that it is whole or not there at all."""
+    handle, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        shutil.copymode(path, staged)
+        os.chmod(staged, mode)
         os.replace(staged, path)
-        staged = None
-    except OSError as error:
-        raise Unreadable(f"it cannot be written: {error.strerror or error}") from error
-    finally:
-        if staged is not None:
-            Path(staged).unlink(missing_ok=True)
+    except BaseException:
+        Path(staged).unlink(missing_ok=True)
+        raise

@@ -14,8 +14,6 @@ from ragbook.migrate.table import (
     package_facts,
 )
 
-PAGE = "book/migration.md"
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -45,12 +43,6 @@ class Finding:
     differs: Sequence[str] = ()
     why: str = ""
     cell: int | None = None
-
-    @property
-    def place(self) -> str:
-        """Such as `app/rag.py:12` or `notes.ipynb:cell 3:1`."""
-        cell = f"cell {self.cell}:" if self.cell is not None else ""
-        return f"{self.file}:{cell}{self.line}"
 
 
 def describe(old: str, entry: Entry, prefix: str) -> dict[str, object]:

@@ -61,11 +61,13 @@ def code_cells(text: str) -> list[Cell]:
     data = json.loads(text)
     if not isinstance(data, dict) or not isinstance(data.get("cells"), list):
         raise ValueError("it is not a notebook of format 4")
-    language = data.get("metadata", {}).get("kernelspec", {}).get("language", "python")
+    if not all(map(_is_cell, data["cells"])):
+        raise ValueError("a cell of it is not one of format 4")
+    language = _inside(data, "metadata", "kernelspec", "language") or "python"
     if str(language).lower() != "python":
         raise ValueError(f"its language is {language}")
     cells = []
-    for number, (start, end) in enumerate(_cell_spans(text), start=1):
+    for number, start in enumerate(_cell_starts(text), start=1):
         cell = data["cells"][number - 1]
         if cell.get("cell_type") != "code":
             continue
@@ -74,8 +76,19 @@ def code_cells(text: str) -> list[Cell]:
                 source = cell["source"]
                 joined = "".join(source) if isinstance(source, list) else source
                 cells.append(Cell(number, joined, first, last, isinstance(source, list)))
-        assert end
     return cells
+
+
+def _is_cell(cell: Any) -> bool:
+    source = cell.get("source", "") if isinstance(cell, dict) else None
+    lines = source if isinstance(source, list) else [source]
+    return all(isinstance(line, str) for line in lines)
+
+
+def _inside(data: Any, *keys: str) -> Any:
+    for key in keys:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
 
 
 def join(cells: Sequence[Cell]) -> Joined:
@@ -183,14 +196,13 @@ def _restored(source: str) -> str:
     return "\n".join(lines)
 
 
-def _cell_spans(text: str) -> Iterator[tuple[int, int]]:
+def _cell_starts(text: str) -> Iterator[int]:
     for key, start, _ in _members(text, _skip(text, 0)):
         if key == "cells":
             at = _skip(text, start + 1)
             while text[at] != "]":
-                end = _value_end(text, at)
-                yield at, end
-                at = _skip(text, end)
+                yield at
+                at = _skip(text, _value_end(text, at))
                 if text[at] == ",":
                     at = _skip(text, at + 1)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from ragbook.migrate.findings import Finding
-from ragbook.migrate.run import Change, Migration
+from ragbook.migrate.result import Migration
+from ragbook.terminal import harmless
 
 SCHEMA_VERSION = 1
 
@@ -18,18 +19,18 @@ def as_json(result: Migration) -> dict[str, Any]:
     """Return everything as one document, whose keys stay (see book/migration.md)."""
     return {
         "version": SCHEMA_VERSION,
-        "path": result.path.as_posix(),
+        "path": harmless(result.path.as_posix()),
         "written": result.written,
         "files_read": result.scanned,
         "findings": [_finding(one) for one in result.findings],
-        "changed_files": [_name(result, change) for change in result.changes],
+        "changed_files": [harmless(result.name(one.source.path)) for one in result.changes],
         "retrievers": result.files,
-        "to": _shown(result.destination.folder) if result.destination else None,
-        "uv_add": result.packages,
+        "to": harmless(_shown(result.destination.folder)) if result.destination else None,
+        "uv_add": result.dependencies.add,
         "uv_remove": result.removable,
         "declared": [
-            {"file": file, "line": line, "package": package}
-            for file, line, package in result.declared
+            {"file": one.file, "line": one.line, "package": one.package}
+            for one in result.dependencies.declared
         ],
         "left": len(result.left),
         "exit_code": result.exit_code,
@@ -38,7 +39,7 @@ def as_json(result: Migration) -> dict[str, Any]:
 
 def _finding(one: Finding) -> dict[str, Any]:
     return {
-        "file": one.file,
+        "file": harmless(one.file),
         "cell": one.cell,
         "line": one.line,
         "kind": one.kind,
@@ -57,57 +58,77 @@ def _shown(folder: Path) -> str:
     return (folder.relative_to(here) if folder.is_relative_to(here) else folder).as_posix()
 
 
-def _name(result: Migration, change: Change) -> str:
-    base = result.path if result.path.is_dir() else result.path.parent
-    return change.source.path.relative_to(base).as_posix()
-
-
 def diff_lines(result: Migration) -> Iterator[str]:
     """Yield the lines of a unified diff of all files, without line ends."""
     for change in result.changes:
-        name = _name(result, change)
+        name = result.name(change.source.path)
         before = change.source.text.splitlines()
         after = change.text.splitlines()
         yield from difflib.unified_diff(before, after, f"a/{name}", f"b/{name}", lineterm="")
 
 
 def text_lines(result: Migration) -> Iterator[str]:
-    """Yield what a person reads, line by line."""
-    done = "rewritten" if result.written else "can be rewritten"
-    for file, group in groupby(result.findings, key=lambda one: one.file):
-        yield file
-        for one in group:
-            yield from _told(one, done)
-        yield ""
-    yield from _differences(result)
+    """Yield what a person reads, line by line: what is left to do comes last, where one looks."""
+    yield from _by_file(
+        [one for one in result.findings if one.rewritten],
+        "Rewritten:" if result.written else "Can be rewritten:",
+        _told_of_rewritten,
+    )
+    yield from _said_once("What happened to the old names:", _events(result))
+    yield from _said_once("What behaves differently:", _differences(result))
+    yield from _by_file(result.left, "Left for you:", _told_of_left)
     yield from _closing(result)
 
 
-def _told(one: Finding, done: str) -> Iterator[str]:
+def _by_file(
+    findings: Sequence[Finding], title: str, told: Callable[[Finding], Iterator[str]]
+) -> Iterator[str]:
+    if findings:
+        yield title
+        for file, group in groupby(findings, key=lambda one: one.file):
+            yield f"  {file}"
+            for one in group:
+                yield from told(one)
+        yield ""
+
+
+def _place(one: Finding) -> str:
     cell = f"cell {one.cell}, " if one.cell is not None else ""
-    subject = one.old or "the file"
-    yield f"  {cell}line {one.line}: {subject}"
-    if one.what:
-        yield f"    {one.what}"
-    if one.rewritten:
-        yield f"    {done}: {one.here}"
-    else:
-        if one.here and one.here != "nothing":
-            yield f"    here: {one.here}"
-        yield f"    left for you: {one.why}"
+    return f"    {cell}line {one.line}: {one.old or 'the file'}"
+
+
+def _told_of_rewritten(one: Finding) -> Iterator[str]:
+    yield f"{_place(one)} -> {one.here}"
+
+
+def _told_of_left(one: Finding) -> Iterator[str]:
+    yield _place(one)
+    if one.here and one.here != "nothing":
+        yield f"      here: {one.here}"
+    yield f"      why: {one.why}"
+
+
+def _said_once(title: str, lines: Iterable[str]) -> Iterator[str]:
+    if told := list(dict.fromkeys(lines)):
+        yield title
+        yield from (f"  {line}" for line in told)
+        yield ""
+
+
+def _events(result: Migration) -> Iterator[str]:
+    for one in result.findings:
+        if one.what:
+            name = one.old if one.kind == "method" else one.old.partition(".")[0]
+            yield f"{name}: {one.what}"
 
 
 def _differences(result: Migration) -> Iterator[str]:
-    told: dict[str, tuple[str, ...]] = {}
+    told: dict[str, Sequence[str]] = {}
     for one in result.findings:
         if one.differs:
-            told.setdefault(one.old.rpartition(".")[2], tuple(one.differs))
-    if told:
-        yield "What behaves differently:"
-        for name, sentences in told.items():
-            for sentence in sentences:
-                yield f"  {name}: {sentence}"
-        yield ""
+            told.setdefault(one.old.rpartition(".")[2], one.differs)
+    for name, sentences in told.items():
+        yield from (f"{name}: {sentence}" for sentence in sentences)
 
 
 def _closing(result: Migration) -> Iterator[str]:
@@ -127,12 +148,23 @@ def _closing(result: Migration) -> Iterator[str]:
         if result.files and result.destination:
             folder = _shown(result.destination.folder)
             yield f"It would copy to {folder}: {' '.join(result.files)}"
+    yield from _beyond(result)
     yield from result.dependencies.lines()
     if result.ask_again:
         yield ""
         yield (
             "Only a part of the project was read. Run it on the project to see what can go: "
             f"rag migrate {_shown(result.root)}"
+        )
+
+
+def _beyond(result: Migration) -> Iterator[str]:
+    if result.beyond and result.destination:
+        files = ", ".join(result.beyond[:5]) + (" …" if len(result.beyond) > 5 else "")
+        yield ""
+        yield (
+            f"Python looks for {result.destination.module} beside the file that it runs, or in "
+            f"what is installed. Set PYTHONPATH to {_shown(result.destination.root)} for: {files}"
         )
 
 

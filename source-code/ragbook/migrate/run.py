@@ -3,96 +3,59 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-import libcst as cst
-
-from ragbook.copying import CopyError, CopyReport, copy_retrievers, requirement
-from ragbook.migrate import notebooks
-from ragbook.migrate.dependencies import Dependencies
+from ragbook.copying import requirement
 from ragbook.migrate.files import (
     MENTIONS,
+    FileFault,
     Source,
-    Unreadable,
+    in_environment,
+    may_mention,
     project_files,
     read_source,
-    replace_file,
 )
-from ragbook.migrate.findings import Finding
-from ragbook.migrate.plan import Surroundings
+from ragbook.migrate.packages import OLD_DISTRIBUTIONS, imports_of, read_lists
 from ragbook.migrate.project import (
-    OLD_DISTRIBUTIONS,
     Destination,
+    Layout,
     ProjectError,
-    declarations,
     default_destination,
     given_destination,
-    imports_of,
+    known_destination,
     known_files,
-    project_root,
-    uncommitted,
+    layout_of,
 )
-from ragbook.migrate.rewrite import Rewritten, rewrite_source
+from ragbook.migrate.result import Change, Migration
+from ragbook.migrate.rewrite import Rewritten
+from ragbook.migrate.rewrite_file import code_of, python_of, rewrite_file, unread
 from ragbook.migrate.survey import Survey, read_project
+from ragbook.migrate.table import Move, names
 from ragbook.migrate.together import kept_everywhere
+from ragbook.migrate.write import write_changes
 
-
-@dataclass(frozen=True)
-class Change:
-    """A file with its old and its new text."""
-
-    source: Source
-    text: str
+FROM_LANGCHAIN = re.compile(r"\b(?:from|import) +(langchain_\w+)")
+Tell = Callable[[str], None]
+T = TypeVar("T")
 
 
 @dataclass
-class Migration:
-    """What was found in a project, what was or would be done, and what is left."""
+class _Files:
+    """What was read of a project: its sources, and the retrievers of ours that are in it."""
 
-    path: Path
-    findings: list[Finding] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
-    destination: Destination | None = None
-    copied: CopyReport | None = None
-    files: list[str] = field(default_factory=list)
-    packages: list[str] = field(default_factory=list)
-    removable: list[str] = field(default_factory=list)
-    declared: list[tuple[str, int, str]] = field(default_factory=list)
-    ask_again: bool = False
-    """Whether something could go if the rest of the project, which was not read, does without."""
-    scanned: int = 0
-    written: bool = False
-
-    @property
-    def root(self) -> Path:
-        """The folder of the project."""
-        return project_root(self.path)
-
-    @property
-    def whole(self) -> bool:
-        """Whether all of the project was read, and not one file or folder of it."""
-        return self.path.is_dir() and self.path.resolve() == self.root
-
-    @property
-    def left(self) -> list[Finding]:
-        """What is left for hand."""
-        return [one for one in self.findings if not one.rewritten]
-
-    @property
-    def dependencies(self) -> Dependencies:
-        """What to install and what to take out."""
-        return Dependencies(self.root, self.whole, self.packages, self.removable, self.declared)
-
-    @property
-    def exit_code(self) -> int:
-        """0 if nothing is to be done or all was done, 1 if something is found or left."""
-        return int(bool(self.left if self.written else self.findings))
+    sources: list[Source] = field(default_factory=list)
+    copies: set[Path] = field(default_factory=set)
 
 
 def migrate(
-    path: Path, write: bool = False, to: Path | None = None, force: bool = False
+    path: Path,
+    write: bool = False,
+    to: Path | None = None,
+    force: bool = False,
+    tell: Tell = lambda _: None,
 ) -> Migration:
     """Find what is retired in a project, and with `write` rewrite what is safe.
 
@@ -104,224 +67,169 @@ def migrate(
         to: The folder for the copied retrievers; default: `retrievers` in the package that uses
             them, or beside the scripts.
         force: Write even where git could not undo it.
+        tell: Told how far it is.
 
     Raises:
-        ProjectError: If the path is not there, is no Python, git could not undo the changes, or a
-            retriever file is there with other content.
+        ProjectError: If the path is not there, is no Python, is in an environment, git could not
+            undo the changes, or a retriever file is there with other content.
     """
-    if not path.exists():
-        raise ProjectError(f"There is no {path}. Give a folder, a .py file or a notebook.")
-    if path.is_file() and path.suffix not in (".py", ".ipynb"):
-        raise ProjectError(f"{path} is no Python file and no notebook.")
-    if path.is_file() and path.is_symlink():
-        path = path.resolve()  # the file is replaced, not the link
-    result = Migration(path)
-    sources = _read_all(path, result)
-    survey = read_project((s.path, _python(s)) for s in sources)
-    relevant = [s for s in sources if MENTIONS.search(s.text)]
-    drafts = {s: _rewritten(s, survey.around(s.path, "retrievers"), result) for s in relevant}
-    # What one file keeps can make another one keep more, so repeat until nothing is added.
-    while (kept := kept_everywhere(draft.group for draft in drafts.values())) != survey.kept:
-        survey.kept = kept
-        for source in [s for s, draft in drafts.items() if draft.group.named]:
-            drafts[source] = _rewritten(source, survey.around(source.path, "retrievers"), result)
-    users = [s.path for s, draft in drafts.items() if draft.files]
-    if to is not None:
-        destination = given_destination(path, to)
-    else:
-        destination = default_destination(path, users or [s.path for s in relevant])
-    result.destination = destination
-    finals = {s: _final(s, draft, destination, survey, result) for s, draft in drafts.items()}
-    _summarise(result, sources, finals)
+    result = Migration(_checked(path))
+    read = _read_all(result, tell)
+    relevant = [s for s in read.sources if MENTIONS.search(s.text)]
+    told = _counted(read.sources if relevant else [], "Comparing", tell)
+    survey = read_project((s.path, python_of(s)) for s in told)
+    layout = layout_of(result.root, ((s.path, s.text) for s in read.sources if relevant))
+    result.destination = _destination(result.path, to, relevant, layout, read)
+    drafts = _drafts(relevant, survey, result, tell)
+    users = [source for source, draft in drafts.items() if draft.files] or relevant
+    finals = _moved(drafts, _destination(result.path, to, users, layout, read), survey, result)
+    _gather(result, finals)
+    _sum_up_packages(result, read, finals)
     if write:
-        _write(result, force)
+        write_changes(result, force, tell)
     return result
 
 
-def _read_all(path: Path, result: Migration) -> list[Source]:
-    sources = []
-    for file in project_files(path):
-        result.scanned += 1
-        if _is_copy(file):
-            continue
+def _checked(path: Path) -> Path:
+    if not path.exists():
+        raise ProjectError(f"There is no {path}. Give a folder, a .py file or a notebook.")
+    if not path.is_dir() and not (path.is_file() and path.suffix in (".py", ".ipynb")):
+        raise ProjectError(f"{path} is no Python file and no notebook.")
+    if in_environment(path):
+        raise ProjectError(
+            f"{path} is in an environment of installed packages. Give the project that uses it."
+        )
+    # Of a link to a file, the file is replaced and not the link.
+    return path.resolve() if path.is_file() and path.is_symlink() else path
+
+
+def _counted(items: Sequence[T], what: str, tell: Tell) -> Iterator[T]:
+    """Yield the items, and tell now and then how many of them are done."""
+    for number, item in enumerate(items):
+        if number % 20 == 0:
+            tell(f"{what}: {number} of {len(items)} files")
+        yield item
+
+
+def _read_all(result: Migration, tell: Tell) -> _Files:
+    read = _Files()
+    files = project_files(result.path)
+    result.scanned = len(files)
+    for file in _counted(files, "Reading", tell):
+        name = result.name(file)
         try:
-            sources.append(read_source(file))
-        except Unreadable as error:
-            result.findings.append(_unread(_name(result, file), 1, str(error)))
-    return sources
+            source = read_source(file)
+        except FileFault as error:
+            result.findings.append(unread(name, 1, str(error)))
+            result.unread += [name] if may_mention(file) else []
+            continue
+        if _is_copy(source):
+            read.copies.add(file)
+        else:
+            read.sources.append(source)
+    return read
 
 
-def _is_copy(file: Path) -> bool:
+def _is_copy(source: Source) -> bool:
     """Tell whether it is one of the retrievers as `rag copy` writes them."""
-    ours = known_files().get(file.stem) if file.suffix == ".py" else None
-    try:
-        return ours is not None and file.read_bytes() == ours.path.read_bytes()
-    except OSError:  # said where it is read
-        return False
+    ours = known_files().get(source.path.stem) if source.path.suffix == ".py" else None
+    return ours is not None and source.content == ours.path.read_bytes()
 
 
-def _name(result: Migration, file: Path) -> str:
-    base = result.path if result.path.is_dir() else result.path.parent
-    return file.relative_to(base).as_posix()
+def _drafts(
+    sources: Sequence[Source], survey: Survey, result: Migration, tell: Tell
+) -> dict[Source, Rewritten]:
+    """Rewrite the files as if all of them needed copies, to see which ones do."""
+    told = _counted(sources, "Rewriting", tell)
+    drafts = {source: _rewritten(source, survey, result) for source in told}
+    # What one file keeps can make another one keep more, so repeat until nothing is added.
+    while (kept := kept_everywhere(new.group for new in drafts.values())) != survey.kept:
+        survey.kept = kept
+        again = [source for source, new in drafts.items() if new.group.named]
+        drafts |= {source: _rewritten(source, survey, result) for source in again}
+    return drafts
 
 
-def _unread(file: str, line: int, why: str, cell: int | None = None) -> Finding:
-    return Finding(file, line, "", "file", False, why=why, cell=cell)
+def _rewritten(source: Source, survey: Survey, result: Migration) -> Rewritten:
+    assert result.destination
+    prefix = result.destination.prefix(source.path, source.text)
+    return rewrite_file(source, survey.around(source.path, prefix), result.name(source.path))
 
 
-def _python(source: Source) -> str:
-    if source.path.suffix == ".py":
-        return source.text
-    try:
-        return notebooks.join(notebooks.code_cells(source.text)).text
-    except (ValueError, RecursionError):
-        return ""
+def _destination(
+    path: Path, to: Path | None, users: Sequence[Source], layout: Layout, read: _Files
+) -> Destination:
+    if to is not None:
+        return given_destination(path, to, layout)
+    if len(folders := {file.parent for file in read.copies}) == 1:
+        return known_destination(folders.pop(), layout)
+    return default_destination(path, [source.path for source in users], layout)
 
 
-def _rewritten(source: Source, around: Surroundings, result: Migration) -> Rewritten:
-    name = _name(result, source.path)
-    try:
-        if source.path.suffix == ".ipynb":
-            return _rewritten_notebook(source, around, name)
-        return rewrite_source(source.text, around, name)
-    except cst.ParserSyntaxError as error:
-        why = "it cannot be parsed as Python 3"
-        return Rewritten(source.text, [_unread(name, error.raw_line, why)])
-    except RecursionError:
-        return Rewritten(source.text, [_unread(name, 1, "it is nested too deeply to be read")])
-    except ValueError as error:
-        return Rewritten(source.text, [_unread(name, 1, str(error))])
+def _moved(
+    drafts: dict[Source, Rewritten], destination: Destination, survey: Survey, result: Migration
+) -> dict[Source, Rewritten]:
+    """Return the drafts; with another destination, written again so that they import from there."""
+    if destination == result.destination:
+        return drafts
+    result.destination = destination
+    found = [source for source, draft in drafts.items() if draft.findings]
+    return drafts | {source: _rewritten(source, survey, result) for source in found}
 
 
-def _rewritten_notebook(source: Source, around: Surroundings, name: str) -> Rewritten:
-    cells = notebooks.code_cells(source.text)
-    joined = notebooks.join(cells)
-    findings = [
-        _unread(name, line, f"the cell cannot be parsed as Python 3: {why}", cell)
-        for cell, line, why in joined.broken
-        if MENTIONS.search(next(c.source for c in cells if c.number == cell))
-    ]
-    for cell in cells:
-        for line, package in notebooks.installs(cell):
-            why = f"the line installs {package}; take it out when nothing imports it any more"
-            findings.append(
-                Finding(name, line, package, "install", False, why=why, cell=cell.number)
-            )
-    new = rewrite_source(joined.text, around, name)
-    for one in new.findings:
-        findings.append(_in_cell(one, joined))
-    new_sources = notebooks.split(new.text)
-    if len(new_sources) != len(cells):
-        raise ValueError("its cells could not be told apart after rewriting")
-    text = notebooks.replaced(source.text, cells, new_sources)
-    findings.sort(key=lambda one: (one.cell or 0, one.line, one.old))
-    return Rewritten(text, findings, new.files, new.packages, new.group)
-
-
-def _in_cell(finding: Finding, joined: notebooks.Joined) -> Finding:
-    """Return a finding with lines of its cells in place of lines of all cells together."""
-
-    def named(line: re.Match[str]) -> str:
-        cell, number = joined.place(int(line[1]))
-        return f"line {number} of cell {cell}"
-
-    cell, line = joined.place(finding.line)
-    return replace(finding, cell=cell, line=line, why=re.sub(r"\bline (\d+)\b", named, finding.why))
-
-
-def _final(
-    source: Source, draft: Rewritten, destination: Destination, survey: Survey, result: Migration
-) -> Rewritten:
-    prefix = destination.prefix(source.path, source.text)
-    if not draft.findings or prefix == "retrievers":
-        return draft
-    return _rewritten(source, survey.around(source.path, prefix), result)
-
-
-def _summarise(
-    result: Migration, sources: Sequence[Source], finals: dict[Source, Rewritten]
-) -> None:
+def _gather(result: Migration, finals: dict[Source, Rewritten]) -> None:
+    """Put together what was found and what is to be changed."""
+    assert result.destination
     files: set[str] = set()
-    packages: set[str] = set()
     for source, new in finals.items():
         result.findings += new.findings
         if new.text != source.text:
             result.changes.append(Change(source, new.text))
             files |= new.files
-            packages |= new.packages
+            if new.files and result.destination.is_beyond(source.path, source.text):
+                result.beyond.append(result.name(source.path))
     result.findings.sort(key=lambda one: (one.file, one.cell or 0, one.line, one.old))
     result.files = sorted(files)
-    known = known_files()
+
+
+def _sum_up_packages(result: Migration, read: _Files, finals: dict[Source, Rewritten]) -> None:
+    """Work out which packages are needed now, and which old ones nothing imports any more."""
+    result.lists = read_lists(result.root)
+    needed = _of_copies({*result.files, *(file.stem for file in read.copies)})
+    for change in result.changes:
+        needed |= finals[change.source].packages
+    if read.copies:  # what an earlier run has left to install
+        needed |= _moved_to(source.text for source in read.sources)
+    if result.changes or result.lists.files:
+        result.packages = [requirement(package) for package in sorted(needed)]
+    before = {source: code_of(source, source.text) for source in finals}
+    after = {source: code_of(source, new.text) or "" for source, new in finals.items()}
+    result.unread += [result.name(source.path) for source, code in before.items() if code is None]
+    declared = {one.package for one in result.dependencies.declared}
+    for distribution, module in OLD_DISTRIBUTIONS.items():
+        if any(imports_of(module, code) for code in after.values()):
+            continue
+        imported = any(imports_of(module, code or "") for code in before.values())
+        if result.whole and not result.unread and (imported or distribution in declared):
+            result.removable.append(distribution)
+        result.ask_again |= imported and not result.whole
+
+
+def _of_copies(files: set[str]) -> set[str]:
+    """Return the packages that copied files need, with what these import."""
+    packages: set[str] = set()
     queue, seen = sorted(files), set[str]()
     while queue:
         name = queue.pop()
         if name not in seen:
             seen.add(name)
-            packages.update(known[name].packages)
-            queue += known[name].siblings
-    result.packages = [requirement(package) for package in sorted(packages)]
-    result.declared = declarations(result.path)
-    after = {s: finals[s].text if s in finals else s.text for s in sources}
-    declared = {name for _, _, name in result.declared}
-    for distribution, module in OLD_DISTRIBUTIONS.items():
-        before = any(imports_of(module, s.text) for s in sources)
-        if any(imports_of(module, text) for text in after.values()):
-            continue
-        if result.whole and (before or distribution in declared):
-            result.removable.append(distribution)
-        result.ask_again |= before and not result.whole
+            packages.update(known_files()[name].packages)
+            queue += known_files()[name].siblings
+    return packages
 
 
-def _write(result: Migration, force: bool) -> None:
-    if result.changes and not force:
-        _check_git(result)
-    result.written = True
-    if result.files:
-        assert result.destination
-        folder = result.destination.folder
-        try:
-            result.copied = copy_retrievers(result.files, folder)
-        except CopyError as error:
-            said = str(error).removesuffix(" Use --force to overwrite.")
-            names = " ".join(result.files)
-            raise ProjectError(
-                f"{said} Give another folder with --to, or overwrite them first: "
-                f"rag copy {names} --to {folder.as_posix()} --force"
-            ) from error
-        init = folder / "__init__.py"
-        if not init.exists():
-            init.write_text(
-                '"""Retrievers copied by rag migrate: yours to read and change."""\n',
-                encoding="utf-8",
-            )
-    for change in list(result.changes):
-        try:
-            replace_file(change.source, change.source.encoded(change.text))
-        except (Unreadable, UnicodeEncodeError) as error:
-            _undone(result, change, str(error))
-
-
-def _undone(result: Migration, change: Change, why: str) -> None:
-    """Say of a file that could not be written that nothing in it was rewritten."""
-    name = _name(result, change.source.path)
-    result.changes.remove(change)
-    result.findings = [
-        replace(one, rewritten=False, why=why) if one.file == name and one.rewritten else one
-        for one in result.findings
-    ]
-
-
-def _check_git(result: Migration) -> None:
-    files = [change.source.path for change in result.changes]
-    open_files = uncommitted(result.path, files)
-    if open_files is None:
-        raise ProjectError(
-            f"{result.path} is in no git repository, so nothing could be undone. Nothing was "
-            "written. Make a copy and use --force, or see the changes with --diff."
-        )
-    if open_files:
-        listed = ", ".join(open_files[:10]) + (" …" if len(open_files) > 10 else "")
-        raise ProjectError(
-            f"Not committed yet: {listed}. Nothing was written. Commit first, so that git can undo "
-            "the changes, or use --force."
-        )
+def _moved_to(texts: Iterable[str]) -> set[str]:
+    """Return the packages to which names of the old ones moved, and that texts import."""
+    imported = {match[1] for text in texts for match in FROM_LANGCHAIN.finditer(text)}
+    moves = (entry for entry in names().values() if isinstance(entry, Move))
+    return {one.package for one in moves if one.new_module.partition(".")[0] in imported}

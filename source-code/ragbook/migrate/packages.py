@@ -1,0 +1,228 @@
+"""Which packages a project lists, where, and in which versions; and which old ones it imports."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from ragbook.migrate.project import LISTS
+
+OLD_DISTRIBUTIONS = {
+    "langchain-community": "langchain_community",
+    "langchain-classic": "langchain_classic",
+    "langchain": "langchain",
+}
+REQUIREMENT = re.compile(
+    r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*($|[=<>!~^@;,(\d].*)"
+)
+"""A name, its extras, and the rest: what follows a word of a sentence looks otherwise."""
+LEAD = re.compile(r"\s*(?:-\s+)?[\"']?(?:[\w.-]+::|install_requires\s*=\s*)?")
+"""What stands before a requirement in environment.yml (a dash, a channel) and in setup.cfg."""
+CLAUSE = re.compile(
+    r"(===?|~=|!=|<=|>=|[<>=^~]|(?<![\w.*-]))\s*v?(\d[\w+!-]*(?:\.[\w+!-]+)*(?:\.\*)?)"
+)
+"""A sign, or none at the beginning, and a version."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A package as a project lists it.
+
+    Args:
+        file: Its path below the project's folder.
+        line: Counted from 1.
+        package: Its name as PyPI spells it.
+        text: What stands there, without a comment.
+        versions: Those that it may have; any, where that cannot be read.
+        option: The option by which `uv remove` finds it; None if uv does not keep this list.
+    """
+
+    file: str
+    line: int
+    package: str
+    text: str
+    versions: SpecifierSet
+    option: str | None = None
+
+    def is_below(self, first: str) -> bool:
+        """Tell whether only versions are allowed that are older than the given one."""
+        return any(
+            clause.operator in ("<", "<=", "==", "~=")
+            and Version(clause.version.removesuffix(".*")) <= Version(first)
+            and not clause.contains(first, prereleases=True)
+            for clause in self.versions
+        )
+
+    def is_enough(self, versions: SpecifierSet) -> bool:
+        """Tell whether it allows nothing older than what is wanted."""
+        wanted, own = _lowest(versions), _lowest(self.versions)
+        return wanted is None or (own is not None and own >= wanted)
+
+
+@dataclass
+class Lists:
+    """What the files in a project's folder list.
+
+    Args:
+        files: Those that list packages, below the project's folder.
+        packages: By file and line.
+        faults: What could not be read, and why.
+        for_uv: Whether uv can change what is listed in pyproject.toml.
+    """
+
+    files: list[str] = field(default_factory=list)
+    packages: list[Listed] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    for_uv: bool = False
+
+
+def read_lists(root: Path) -> Lists:
+    """Read what the files in a project's folder list."""
+    lists = Lists()
+    found = [file for pattern in LISTS for file in sorted(root.glob(pattern)) if file.is_file()]
+    for file in found:
+        if file.suffix == ".txt" and file.with_suffix(".in") in found:
+            continue  # it is compiled from the other
+        name = file.relative_to(root).as_posix()
+        lists.files.append(name)
+        try:
+            text = _decoded(file.read_bytes())
+            if file.name == "pyproject.toml":
+                data = tomllib.loads(text)
+                lists.for_uv = _is_for_uv(data)
+                lists.packages += _of_pyproject(name, text, data)
+            else:
+                lists.packages += _of_lines(name, text)
+        except (OSError, ValueError) as error:
+            lists.faults.append(f"{name} cannot be read, so what it lists is not known: {error}.")
+    return lists
+
+
+def parsed(requirement: str) -> tuple[str, SpecifierSet] | None:
+    """Return the package that a requirement names and its versions, if it is a requirement."""
+    match = REQUIREMENT.match(requirement)
+    return (canonicalize_name(match[1]), versions(match[2])) if match else None
+
+
+def versions(text: str) -> SpecifierSet:
+    """Return the versions that a text allows, as pip, poetry or conda write it; any, if unclear."""
+    text = re.split(r";|\s--|\\", text)[0]
+    if "@" in text or "|" in text:
+        return SpecifierSet()
+    try:
+        return SpecifierSet(",".join(_clause(*one) for one in CLAUSE.findall(text)))
+    except InvalidSpecifier:
+        return SpecifierSet()
+
+
+def _clause(sign: str, number: str) -> str:
+    """Write a clause of poetry (^1.2, ~1.2, 1.2) or conda (=1.2) as pip does."""
+    parts = number.split(".")
+    if sign == "^":
+        at = next((n for n, part in enumerate(parts) if part != "0"), len(parts) - 1)
+        return f">={number},=={'.'.join(parts[: at + 1])}.*"
+    if sign == "~":
+        return f"~={number}" if len(parts) > 2 else f"~={number}.0"
+    if sign == "=":
+        return f"=={number.removesuffix('.*')}.*"
+    return f"{sign}{number}" if sign not in ("", "===") else f"=={number}"
+
+
+def _lowest(versions: SpecifierSet) -> Version | None:
+    lower = [one for one in versions if one.operator in (">=", ">", "==", "~=")]
+    return max((Version(one.version.removesuffix(".*")) for one in lower), default=None)
+
+
+def _decoded(content: bytes) -> str:
+    # Windows' shells write requirements.txt as UTF-16.
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if wide else "utf-8-sig").replace("\r\n", "\n")
+
+
+def _of_lines(name: str, text: str) -> Iterator[Listed]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = re.split(r"(?:^|\s)#", line)[0].rstrip("\\ \t")
+        quoted = [match[1] for match in re.finditer(r"[\"']([^\"']+)[\"']", line)]
+        for piece in (
+            quoted if name.endswith(".py") else [LEAD.sub("", line, count=1).rstrip("\"'")]
+        ):
+            if found := parsed(piece):
+                yield Listed(name, number, found[0], piece.strip(), found[1])
+
+
+def _is_for_uv(data: Mapping[str, Any]) -> bool:
+    project = data.get("project")
+    return isinstance(project, dict) and "dependencies" not in project.get("dynamic", ())
+
+
+def _of_pyproject(name: str, text: str, data: Mapping[str, Any]) -> Iterator[Listed]:
+    lines = text.splitlines()
+    used: dict[str, set[int]] = defaultdict(set)
+    for path, key, value in _entries(data, ()):
+        found = (canonicalize_name(key), versions(value)) if key else parsed(value)
+        if found is None or not any("dependenc" in part for part in path):
+            continue
+        wanted = rf"(?<![\w.-])[\"']?{re.escape(key)}[\"']?\s*=|dependencies\.{re.escape(key)}\]"
+        if not key:
+            wanted = rf"[\"']{re.escape(value)}[\"']"
+        start = _first(lines, rf"^\s*(?:\[.*)?[\"']?{re.escape(path[-1])}[\"']?\s*[=\]]", set())
+        number = _first(lines, wanted, {*used[wanted], *range(1, start)})
+        used[wanted].add(number)
+        yield Listed(name, number, found[0], value, found[1], _option(path))
+
+
+def _entries(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Yield the strings in a table: where each is, its key (in a list there is none), and it."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key in ("extras", "include-group"):
+                continue
+            if isinstance(inner, str) and key == "version" and path:
+                yield path[:-1], path[-1], inner
+            elif isinstance(inner, str):
+                yield path, key, inner
+            else:
+                yield from _entries(inner, (*path, key))
+    elif isinstance(value, list):
+        for one in value:
+            if isinstance(one, str):
+                yield path, "", one
+            else:
+                yield from _entries(one, path)
+
+
+def _first(lines: Sequence[str], pattern: str, but: set[int]) -> int:
+    """Return the number of the first line in which a pattern is found; 1 if it is in none."""
+    numbered = enumerate(lines, start=1)
+    return next((n for n, line in numbered if n not in but and re.search(pattern, line)), 1)
+
+
+def _option(path: tuple[str, ...]) -> str | None:
+    """Return the option by which `uv remove` finds what a table of pyproject.toml lists."""
+    match path:
+        case ("project", "dependencies"):
+            return ""
+        case ("project", "optional-dependencies", name):
+            return f"--optional {name}"
+        case ("dependency-groups", name):
+            return f"--group {name}"
+        case ("tool", "uv", "dev-dependencies"):
+            return "--dev"
+    return None
+
+
+def imports_of(module: str, text: str) -> bool:
+    """Tell whether a source still imports an old package, in a string or a statement."""
+    statement = rf"(?:^|[;:])[ \t]*(?:from|import)[ \t]+(?:[\w., \t]+,[ \t]*)?{module}(?![\w-])"
+    string = rf"""["']{module}(?:\.\w+)*["']"""
+    return bool(re.search(f"{statement}|{string}", text, re.MULTILINE))

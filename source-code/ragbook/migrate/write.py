@@ -1,0 +1,88 @@
+"""Write what was rewritten: where git can undo it, the copies first, each file in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ragbook.copying import CopyError, copy_retrievers
+from ragbook.migrate.files import FileFault, replace_file, write_whole
+from ragbook.migrate.git import uncommitted
+from ragbook.migrate.project import ProjectError
+from ragbook.migrate.result import Change, Migration
+
+INIT = '"""Retrievers copied by rag migrate: yours to read and change."""\n'
+
+
+def write_changes(result: Migration, force: bool, tell: Callable[[str], None]) -> None:
+    """Copy the retrievers that are needed, and replace the files; those that cannot be are left.
+
+    Args:
+        result: What is to be done; what could not be written is taken out of it.
+        force: Write even where git could not undo it.
+        tell: Told how far it is.
+
+    Raises:
+        ProjectError: If git could not undo it, or the retrievers cannot be copied.
+        KeyboardInterrupt: If the user stopped it; its message says what is done.
+    """
+    if result.changes and not force:
+        _check_git(result)
+    changes, done = list(result.changes), 0
+    try:
+        _copy(result)
+        for change in changes:
+            if done % 20 == 0:
+                tell(f"Writing: {done} of {len(changes)} files")
+            try:
+                replace_file(change.source, change.source.encoded(change.text))
+            except (FileFault, UnicodeEncodeError) as error:
+                _undone(result, change, str(error))
+            done += 1
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"{done} of {len(changes)} files were written, each of them whole. Undo them with git, "
+            "or run the same command with --force for the rest."
+        ) from None
+    result.written = True
+
+
+def _copy(result: Migration) -> None:
+    if not result.files:
+        return
+    assert result.destination
+    folder = result.destination.folder
+    try:
+        copy_retrievers(result.files, folder)
+        if not (folder / "__init__.py").exists():
+            write_whole(folder / "__init__.py", INIT.encode())
+    except OSError as error:
+        raise ProjectError(f"Could not write to {folder}: {error.strerror or error}.") from error
+    except CopyError as error:
+        said, there, _ = str(error).partition(" Use --force to overwrite.")
+        names = " ".join(result.files)
+        instead = (
+            " Give another folder with --to, or overwrite them first: "
+            f"rag copy {names} --to {folder.as_posix()} --force"
+        )
+        raise ProjectError(f"{said}{instead if there else ''}") from error
+
+
+def _undone(result: Migration, change: Change, why: str) -> None:
+    """Say of a file that could not be written that nothing in it was rewritten."""
+    name = result.name(change.source.path)
+    result.changes.remove(change)
+    result.findings = [
+        replace(one, rewritten=False, why=why) if one.file == name and one.rewritten else one
+        for one in result.findings
+    ]
+
+
+def _check_git(result: Migration) -> None:
+    open_files = uncommitted(result.path, [change.source.path for change in result.changes])
+    if open_files:
+        listed = ", ".join(open_files[:10]) + (" …" if len(open_files) > 10 else "")
+        raise ProjectError(
+            f"Not committed yet: {listed}. Nothing was written. Commit first, so that git can undo "
+            "the changes, or use --force."
+        )

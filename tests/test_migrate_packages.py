@@ -1,0 +1,370 @@
+"""Which packages `rag migrate` finds in a project's lists, and what it says of them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from test_migrate_project import NEW, OLD, closing, listing, notebook, put, written
+
+from ragbook.copying import requirement
+from ragbook.migrate.packages import Listed, read_lists, versions
+from ragbook.migrate.run import migrate
+
+CORE = requirement("langchain-core")
+CHAINS = "from langchain.chains import RetrievalQA\n"
+
+
+def listed(tmp_path: Path, name: str, content: str | bytes) -> list[tuple[int, str, str]]:
+    packages = read_lists(put(tmp_path, {name: content})).packages
+    return [(one.line, one.package, one.text) for one in packages]
+
+
+# Versions
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed", "refused"),
+    [
+        (">=0.2,<0.3", ["0.2", "0.2.9"], ["0.1.9", "0.3"]),
+        ("~=0.2.1", ["0.2.1", "0.2.9"], ["0.2.0", "0.3"]),
+        ("^0.2.1", ["0.2.1", "0.2.9"], ["0.2.0", "0.3", "1"]),
+        ("^0.2", ["0.2", "0.2.9"], ["0.1", "0.3"]),
+        ("^0", ["0", "0.9"], ["1"]),
+        ("^0.0.3", ["0.0.3"], ["0.0.4"]),
+        ("^1.2", ["1.2", "1.9"], ["1.1", "2"]),
+        ("~0.2.1", ["0.2.1", "0.2.9"], ["0.2.0", "0.3"]),
+        ("~0.2", ["0.2", "0.2.9"], ["0.1", "0.3"]),
+        ("~1", ["1", "1.9"], ["0.9", "2"]),
+        ("=0.2", ["0.2", "0.2.9"], ["0.3"]),
+        ("=0.2.*", ["0.2.9"], ["0.3"]),
+        ("=0.2.5=py311_0", ["0.2.5"], ["0.2.6"]),
+        ("0.2.5", ["0.2.5"], ["0.2.6"]),
+        ("0.2.*", ["0.2.5"], ["0.3"]),
+        ("===0.2.5", ["0.2.5"], ["0.2.6"]),
+        ("(>=0.2)", ["0.2", "9"], ["0.1"]),
+        (">=0.2 ; python_version < '3.12'", ["9"], ["0.1"]),
+        ("==0.2 --hash=sha256:01ab", ["0.2"], ["0.3"]),
+        # Not understood, so nothing is said of it.
+        ("*", ["0.1", "9"], []),
+        ("^0.2 || ^0.3", ["0.1", "9"], []),
+        ("@ https://example.org/langchain-0.1.whl", ["9"], []),
+        ("<0.3.*", ["9"], []),
+    ],
+)
+def test_versions_are_read_as_pip_poetry_and_conda_write_them(
+    text: str, allowed: list[str], refused: list[str]
+) -> None:
+    assert [one for one in allowed + refused if one in versions(text)] == allowed
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "below"),
+    [
+        ("<1", "1", True),
+        ("<=0.9", "1", True),
+        ("==0.3.*", "1", True),
+        ("~=0.3", "1", True),
+        ("^0.3", "1", True),
+        ("<1.1", "1", False),
+        ("==1.0.3", "1", False),
+        (">=0.2,!=0.2.1", "1", False),
+        ("~=1.2", "1", False),
+        # 0.3.10 is in it.
+        ("==0.3.*", "0.3.10", False),
+        ("~=0.3.2", "0.3.10", False),
+        ("<0.3.9", "0.3.10", True),
+    ],
+)
+def test_a_package_is_below_a_version_if_no_newer_one_is_allowed(
+    text: str, first: str, below: bool
+) -> None:
+    assert Listed("f", 1, "p", text, versions(text)).is_below(first) == below
+
+
+@pytest.mark.parametrize(
+    ("text", "enough"),
+    [
+        (">=2", True),
+        (">=1.26", True),
+        ("==2.1.0", True),
+        ("^2.1", True),
+        ("", False),
+        (">=1.20", False),
+        ("<2", False),
+        ("~=1.20", False),
+    ],
+)
+def test_what_is_listed_is_enough_if_it_allows_nothing_older(text: str, enough: bool) -> None:
+    assert Listed("f", 1, "numpy", text, versions(text)).is_enough(versions(">=1.26")) == enough
+    assert Listed("f", 1, "numpy", text, versions(text)).is_enough(versions(""))
+
+
+# Files
+
+
+def test_in_pyproject_only_what_is_required_is_a_package(tmp_path: Path) -> None:
+    text = """\
+[project]
+name = "langchain"
+description = "Works with langchain"
+keywords = ["langchain"]
+dependencies = [
+    "langchain[all]>=0.2",  # "langchain-community"
+    'langchain_community ; python_version < "3.13"',
+]
+[project.optional-dependencies]
+rag = ["langchain<1"]
+[dependency-groups]
+dev = ["langchain<1", {include-group = "rag"}]
+[tool.uv]
+dev-dependencies = ["langchain-classic"]
+[tool.poetry.dependencies]
+langchain = "^0.2"
+langchain-community = { version = "~0.2", extras = ["langchain-classic"] }
+[tool.poetry.group.dev.dependencies.langchain]
+version = "^0.3"
+"""
+    put(tmp_path, {"pyproject.toml": text})
+    found = [(one.line, one.package, one.option) for one in read_lists(tmp_path).packages]
+    assert found == [
+        (6, "langchain", ""),
+        (7, "langchain-community", ""),
+        (10, "langchain", "--optional rag"),
+        (12, "langchain", "--group dev"),
+        (14, "langchain-classic", "--dev"),
+        (16, "langchain", None),
+        (17, "langchain-community", None),
+        (18, "langchain", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("requirements.txt", "\n-r x.txt\nlangchain[all]==0.2 ; python_version > '3'  # why\n# x"),
+        ("requirements/base.txt", "# langchain\n\nlangchain==0.2 \\\n    --hash=sha256:ab"),
+        ("requirements-dev.in", "--pre\ngit+https://example.org/langchain.git\nlangchain == 0.2"),
+        ("setup.cfg", "[options]\ndescription = langchain helper\ninstall_requires = langchain"),
+        ("setup.cfg", "[options]\ninstall_requires =\n    langchain>=0.2,<1\n"),
+        ("setup.py", "setup(\n    description='about langchain',\n    x=['langchain<1'],"),
+        ("environment.yml", "dependencies:\n  - python=3.11\n  - conda-forge::langchain=0.2"),
+        ("environment.yaml", "dependencies:\n  - pip:\n      - 'langchain<1'"),
+    ],
+)
+def test_every_kind_of_list_is_read(tmp_path: Path, name: str, text: str) -> None:
+    found = [line for line, package, _ in listed(tmp_path, name, text) if package == "langchain"]
+    assert found == [3]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "\ufefflangchain==0.2\r\nnumpy\r\n".encode(),
+        "langchain==0.2\r\nnumpy\r\n".encode("utf-16"),
+    ],
+)
+def test_lists_that_windows_wrote_are_read(tmp_path: Path, content: bytes) -> None:
+    expected = [(1, "langchain", "langchain==0.2"), (2, "numpy", "numpy")]
+    assert listed(tmp_path, "requirements.txt", content) == expected
+
+
+def test_of_a_compiled_list_its_source_is_read(tmp_path: Path) -> None:
+    files = {"requirements.in": "langchain\n", "requirements.txt": "langchain==0.2\n"}
+    assert read_lists(put(tmp_path, files)).files == ["requirements.in"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("pyproject.toml", listing("langchain").encode("utf-16-le"), "pyproject.toml cannot be"),
+        ("pyproject.toml", "# Größe\n".encode("latin-1"), "can't decode byte"),
+        ("pyproject.toml", b"[project\n", "at line 1"),
+        ("requirements.txt", "# Größe\n".encode("latin-1"), "can't decode byte"),
+    ],
+)
+def test_a_list_that_cannot_be_read_is_said_and_stops_nothing(
+    tmp_path: Path, name: str, content: bytes, why: str
+) -> None:
+    result = written(tmp_path, {"a.py": OLD, name: content})
+    assert (tmp_path / "a.py").read_text() == NEW
+    (said,) = [line for line in closing(result) if "cannot be read, so what it lists" in line]
+    assert why in said
+
+
+def test_a_pyproject_with_windows_line_ends_is_read(tmp_path: Path) -> None:
+    text = listing("langchain>=0.2,<0.3").replace("\n", "\r\n")
+    result = written(tmp_path, {"a.py": OLD, "pyproject.toml": text.encode()})
+    assert "    uv remove langchain" in closing(result)
+    assert "  langchain is declared in pyproject.toml, line 5." in closing(result)
+
+
+# What to take out
+
+
+def test_what_only_a_keyword_names_is_not_declared(tmp_path: Path) -> None:
+    text = listing("numpy") + 'keywords = ["langchain"]\ndescription = "With langchain"\n'
+    result = migrate(put(tmp_path, {"a.py": "x = 1\n", "pyproject.toml": text}))
+    assert closing(result) == ["Nothing retired in 1 file."]
+
+
+GROUPS = """
+[project.optional-dependencies]
+rag = ["langchain<1", "langchain-community"]
+
+[dependency-groups]
+test = ["langchain<1", "pytest"]
+dev = [{include-group = "test"}, "langchain-community"]
+"""
+
+
+def removes(said: list[str]) -> list[str]:
+    return [line.strip() for line in said if line.startswith("    uv remove")]
+
+
+def test_extras_and_groups_have_lines_of_their_own(tmp_path: Path) -> None:
+    files = {"a.py": OLD, "pyproject.toml": listing("langchain<1") + GROUPS}
+    assert removes(closing(written(tmp_path, files))) == [
+        "uv remove langchain",
+        "uv remove --optional rag langchain-community langchain",
+        "uv remove --group test langchain",
+        "uv remove --group dev langchain-community",
+    ]
+
+
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
+def test_uv_takes_the_lines_for_extras_and_groups(tmp_path: Path) -> None:
+    files = {"a.py": OLD, "pyproject.toml": listing("langchain<1") + GROUPS}
+    for line in removes(closing(written(tmp_path, files))):
+        command = [*shlex.split(line), "--frozen", "--offline"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    data = tomllib.loads((tmp_path / "pyproject.toml").read_text())
+    assert data["project"]["dependencies"] == []
+    assert data["project"]["optional-dependencies"] == {"rag": []}
+    assert data["dependency-groups"] == {"test": ["pytest"], "dev": [{"include-group": "test"}]}
+
+
+def test_the_lines_of_a_folder_of_requirements_are_said(tmp_path: Path) -> None:
+    files = {
+        "a.py": OLD,
+        "requirements/dev.txt": "-r prod.txt\npytest\n",
+        "requirements/prod.txt": "langchain==0.2\n",
+    }
+    assert closing(written(tmp_path, files))[2:] == [
+        "",
+        "Take out of requirements/prod.txt:",
+        "    langchain==0.2",
+        "",
+        "Put into requirements/prod.txt:",
+        f"    {CORE}",
+    ]
+
+
+def test_a_notebook_that_imports_a_package_keeps_it(tmp_path: Path) -> None:
+    cell = notebook(["x = 1\n", CHAINS])
+    files = {"a.py": OLD, "n.ipynb": cell, "pyproject.toml": listing("langchain")}
+    assert written(tmp_path, files).removable == []
+    broken = notebook("def f(:\n" + CHAINS)
+    assert written(tmp_path, {"n.ipynb": broken}).removable == []
+    assert written(tmp_path, {"n.ipynb": notebook("x = 1")}).removable == ["langchain"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "holds"),
+    [
+        ("b.py", b"# \xff\n" + CHAINS.encode(), True),
+        ("b.py", b"# \xff\n", False),
+        ("b.py", CHAINS.encode("utf-16"), True),
+        ("b.py", b"def f(:\n" + CHAINS.encode(), False),  # read as text: it is seen to import it
+        ("b.ipynb", b'{"langchain', True),
+        ("b.ipynb", b"{", False),
+    ],
+)
+def test_a_file_that_cannot_be_read_keeps_what_it_may_import(
+    tmp_path: Path, name: str, content: bytes, holds: bool
+) -> None:
+    files = {"a.py": OLD, name: content, "pyproject.toml": listing("langchain")}
+    result = written(tmp_path, files)
+    told = f"Which old packages can go is not known before these can be read: {name}"
+    assert (told in closing(result)) == holds
+    assert result.removable == ([] if CHAINS.encode() in content or holds else ["langchain"])
+
+
+@pytest.mark.parametrize(
+    "code", ["import os, langchain", "x = 1; import langchain", "if x: import langchain"]
+)
+def test_an_import_anywhere_in_a_line_is_one(tmp_path: Path, code: str) -> None:
+    files = {"a.py": OLD, "b.py": f"{code}\n", "pyproject.toml": listing("langchain")}
+    assert written(tmp_path, files).removable == []
+
+
+# What to put in
+
+
+def test_what_is_listed_in_a_version_that_is_new_enough_is_not_added(tmp_path: Path) -> None:
+    code = "from langchain_community.retrievers import BM25Retriever\n"
+    here = listing("numpy>=2", "rank-bm25", "langchain-core>=0.2,<0.3") + "[dependency-groups]\n"
+    files = {"a.py": code, "pyproject.toml": here + f'dev = ["{requirement("pystemmer")}"]\n'}
+    (line,) = [one for one in closing(written(tmp_path, files)) if "uv add" in one]
+    names = [one.strip('"').split(">")[0] for one in shlex.split(line)[2:]]
+    assert names == ["langchain-core", "pystemmer", "rank-bm25"]
+
+
+def test_what_an_earlier_run_left_to_install_is_said_again(tmp_path: Path) -> None:
+    code = OLD + "from langchain.text_splitter import CharacterTextSplitter\n"
+    first = written(tmp_path, {"a.py": code, "pyproject.toml": listing("langchain")})
+    (line,) = [one for one in closing(first) if "uv add" in one]
+    assert requirement("langchain-text-splitters") in line
+    assert line in closing(migrate(tmp_path))
+    put(tmp_path, {"pyproject.toml": listing(*shlex.split(line)[2:])})
+    assert closing(migrate(tmp_path)) == ["Nothing retired in 4 files."]
+
+
+def test_of_a_project_without_lists_nothing_is_said_again(tmp_path: Path) -> None:
+    written(tmp_path, {"a.py": OLD})
+    assert closing(migrate(tmp_path)) == ["Nothing retired in 4 files."]
+
+
+# What is in the way
+
+
+@pytest.mark.parametrize(
+    ("package", "held"),
+    [
+        ("langchain-openai<0.2", "0.3.34"),
+        ("langchain-text-splitters>=0.2,<0.3", "0.3.10"),
+        ("langchain-huggingface~=0.3", "1"),
+        ("langchain-openai", ""),
+        ("langchain-openai<1", ""),
+        ("langchain-text-splitters~=0.3.2", ""),
+    ],
+)
+def test_a_maker_s_package_that_holds_langchain_core_is_said(
+    tmp_path: Path, package: str, held: str
+) -> None:
+    files = {"a.py": OLD, "pyproject.toml": listing(package)}
+    said = [line for line in closing(written(tmp_path, files)) if "cannot be installed" in line]
+    name = package.split("<")[0].split("~")[0].split(">")[0]
+    assert said == (
+        [
+            f"{name} is held below {held} in pyproject.toml, line 5, and langchain-core>=1 cannot "
+            f"be installed beside it: allow {name} 1."
+        ]
+        if held
+        else []
+    )
+
+
+def test_the_json_says_what_the_text_says(tmp_path: Path) -> None:
+    from ragbook.migrate.report import as_json
+
+    files = {"a.py": OLD, "pyproject.toml": listing("langchain<1")}
+    document = json.loads(json.dumps(as_json(written(tmp_path, files))))
+    assert document["uv_remove"] == ["langchain"]
+    assert document["uv_add"] == [CORE]
+    assert document["declared"] == [{"file": "pyproject.toml", "line": 5, "package": "langchain"}]
