@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain_tests.integration_tests import RetrieversIntegrationTests
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 from helpers import TraceRecorder, doc, texts
 from retrievers import TFIDFRetriever
@@ -19,6 +22,10 @@ BIRDS = ["red kite", "blue heron", "red red robin", "grey heron in the reeds"]
 
 def birds(**fields: Any) -> TFIDFRetriever:
     return TFIDFRetriever.from_texts(BIRDS, **fields)
+
+
+def without_dots(text: str) -> str:
+    return text.replace("ö", "o")
 
 
 def split(text: str) -> list[str]:
@@ -49,6 +56,15 @@ async def test_the_score_is_the_cosine_of_tf_idf_worked_out_by_hand() -> None:
         assert scores == pytest.approx([1, kite / sqrt(kite**2 + owl**2)])
         assert found[0].metadata == {"retrieved_by": ["tfidf"], "tfidf_score": scores[0]}
         assert json.dumps(found[0].metadata)
+
+
+@given(st.lists(st.sampled_from(["owl", "kite", "heron", "robin", "wren"]), min_size=1, max_size=9))
+def test_no_cosine_is_above_1(words: list[str]) -> None:
+    text = " ".join(words)
+    retriever = TFIDFRetriever.from_texts([text, "owl kite kite", "heron", "robin owl wren"])
+    best = max(d.metadata["tfidf_score"] for d in retriever.invoke(text))
+    assert best == pytest.approx(1)
+    assert best <= 1
 
 
 def test_only_documents_that_hold_a_term_are_returned() -> None:
@@ -84,6 +100,7 @@ async def test_nothing_to_find_is_an_empty_result() -> None:
         TFIDFRetriever(),
         TFIDFRetriever.from_texts([]),
         TFIDFRetriever.from_documents([]),
+        TFIDFRetriever.from_texts([], tfidf_params={"vocabulary": ["red"]}),
         TFIDFRetriever.from_texts(["", "a"]),  # too short to be a word for scikit-learn
         birds(),
     ):
@@ -111,8 +128,12 @@ def test_what_does_not_fit_is_refused_when_it_is_built() -> None:
     with pytest.raises(ValueError, match="Got 1 ids for 4 texts"):
         birds(ids=["a"])
     own = birds()
-    with pytest.raises(ValueError, match="one row for each document, got 4 for 1"):
+    with pytest.raises(ValueError, match="got 4 for 1 documents with a vectorizer"):
         TFIDFRetriever(vectorizer=own.vectorizer, tfidf_array=own.tfidf_array, docs=[doc("kite")])
+    with pytest.raises(ValueError, match="got 4 for 0 documents with a vectorizer"):
+        TFIDFRetriever(tfidf_array=own.tfidf_array, docs=own.docs)
+    with pytest.raises(ValueError, match="got 0 for 4 documents with a vectorizer"):
+        TFIDFRetriever(vectorizer=own.vectorizer, docs=own.docs)
     with pytest.raises(ValueError, match="Extra inputs"):
         birds(filter={})
     with pytest.raises(ValueError, match=r"min_df|max_df"):
@@ -174,6 +195,33 @@ def test_what_json_cannot_hold_is_refused_and_the_old_file_stays(tmp_path: Path)
     assert len(TFIDFRetriever.load_local(tmp_path).docs) == 4
 
 
+def test_an_own_way_with_accents_is_a_function_too(tmp_path: Path) -> None:
+    retriever = TFIDFRetriever.from_texts(["höhle"], tfidf_params={"strip_accents": without_dots})
+    retriever.save_local(tmp_path)
+    with pytest.raises(ValueError, match=r"made with the functions \['strip_accents'\]"):
+        TFIDFRetriever.load_local(tmp_path)
+    loaded = TFIDFRetriever.load_local(tmp_path, tfidf_params={"strip_accents": without_dots})
+    assert texts(loaded.invoke("hohle")) == ["höhle"]
+
+
+class Beginnings(TfidfVectorizer):  # type: ignore[misc]
+    """Knows a word by its first three letters."""
+
+    def build_analyzer(self) -> Any:
+        words = super().build_analyzer()
+        return lambda text: [word[:3] for word in words(text)]
+
+
+def test_a_vectorizer_of_ones_own_is_searched_but_not_saved_as_another(tmp_path: Path) -> None:
+    vectorizer = Beginnings()
+    array = vectorizer.fit_transform(["herons fly"])
+    own = TFIDFRetriever(vectorizer=vectorizer, tfidf_array=array, docs=[doc("herons fly")])
+    assert texts(own.invoke("heronry")) == ["herons fly"]
+    with pytest.raises(ValueError, match="A Beginnings cannot be saved"):
+        own.save_local(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 class Bomb:
     def __reduce__(self) -> Any:
         return (print, ("boom",))
@@ -205,12 +253,38 @@ def test_a_damaged_or_strange_file_is_refused_and_nothing_in_it_runs(
     assert capsys.readouterr().out == ""
 
 
-def test_a_row_that_points_outside_of_the_terms_is_damage(tmp_path: Path) -> None:
+def far_rows(state: Any, arrays: dict[str, Any]) -> None:
+    arrays["indices"] = arrays["indices"] + 1000
+
+
+def no_numbers(state: Any, arrays: dict[str, Any]) -> None:
+    arrays["idf"][1] = float("nan")
+
+
+def names_of_files(state: Any, arrays: dict[str, Any]) -> None:
+    state["params"]["input"] = "filename"
+
+
+def too_few_terms(state: Any, arrays: dict[str, Any]) -> None:
+    state["terms"].pop()
+
+
+def a_count_that_is_none(state: Any, arrays: dict[str, Any]) -> None:
+    state["k"] = 0
+
+
+@pytest.mark.parametrize(
+    "damage", [far_rows, no_numbers, names_of_files, too_few_terms, a_count_that_is_none]
+)
+def test_a_file_that_somebody_changed_is_refused(damage: Any, tmp_path: Path) -> None:
+    """With the names of files for input, a question would open the file that it names."""
     birds().save_local(tmp_path)
     path = tmp_path / "tfidf_vectorizer.npz"
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
-    arrays["indices"] = arrays["indices"] + 1000
+    state = json.loads(arrays["state"].tobytes())
+    damage(state, arrays)
+    arrays["state"] = np.frombuffer(json.dumps(state).encode(), np.uint8)
     np.savez(path, **arrays)
-    with pytest.raises(ValueError, match="not a whole index"):
+    with pytest.raises(ValueError, match=r"not a whole index|greater than or equal to 1"):
         TFIDFRetriever.load_local(tmp_path)

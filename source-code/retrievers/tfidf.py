@@ -43,7 +43,7 @@ class TFIDFRetriever(BaseRetriever):
         k: How many documents to return. Also `invoke(query, k=…)`.
 
     Raises:
-        ValueError: For `k` < 1, or not one row for each document.
+        ValueError: For `k` < 1, not one row for each document, or one without the other two.
         TypeError: If the query is not a string.
     """
 
@@ -59,10 +59,12 @@ class TFIDFRetriever(BaseRetriever):
     @model_validator(mode="after")
     def _check_rows(self) -> Self:
         rows = 0 if self.tfidf_array is None else self.tfidf_array.shape[0]
-        if self.vectorizer is not None and rows != len(self.docs):
+        expected = 0 if self.vectorizer is None else len(self.docs)
+        if rows != expected:
             raise ValueError(
-                f"tfidf_array must have one row for each document, got {rows} for "
-                f"{len(self.docs)} documents. from_documents makes both."
+                "A vectorizer needs a tfidf_array of one row for each document, and the other way "
+                f"round: got {rows} for {expected} documents with a vectorizer. from_documents "
+                "makes both."
             )
         if self._by_term is None and rows:
             from sklearn.preprocessing import normalize  # type: ignore[import-untyped]
@@ -120,6 +122,8 @@ class TFIDFRetriever(BaseRetriever):
         from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
 
         docs = [copied(document) for document in documents]
+        if not docs:
+            return cls(**kwargs)
         vectorizer = TfidfVectorizer(**tfidf_params or {})
         try:
             array = vectorizer.fit_transform([document.page_content for document in docs])
@@ -148,8 +152,8 @@ class TFIDFRetriever(BaseRetriever):
         found = normalize(self.vectorizer.transform([query])) @ self._by_term
         best = np.lexsort((found.indices, -found.data))[:count]
         hits = zip(found.indices[best].tolist(), found.data[best].tolist())
-        return [
-            write_score(copied(self.docs[row]), "tfidf_score", score, "tfidf")
+        return [  # a cosine of 1 may be rounded up
+            write_score(copied(self.docs[row]), "tfidf_score", min(score, 1.0), "tfidf")
             for row, score in hits
             if score > 0
         ]
@@ -161,8 +165,9 @@ class TFIDFRetriever(BaseRetriever):
         when the new one is on the disk as a whole.
 
         Raises:
-            ValueError: If metadata or a parameter of the vectorizer does not fit into JSON. For
-                parameters that are functions see `load_local`.
+            ValueError: If metadata or a parameter of the vectorizer does not fit into JSON, or the
+                vectorizer is of a class of your own. For parameters that are functions see
+                `load_local`.
         """
         path = Path(folder_path) / f"{file_name}.npz"
         write_tfidf(path, self.k, self.docs, self.vectorizer, self.tfidf_array)
@@ -183,8 +188,8 @@ class TFIDFRetriever(BaseRetriever):
         Args:
             folder_path: The folder.
             file_name: The name, without `.npz`.
-            tfidf_params: Parameters that are functions (`tokenizer`, `preprocessor`, `analyzer`),
-                which are not saved and must be given again.
+            tfidf_params: Parameters that are functions (`tokenizer`, `preprocessor`, `analyzer`,
+                `strip_accents`), which are not saved and must be given again.
             **kwargs: Fields of the retriever that replace the saved ones, or come on top.
 
         Raises:

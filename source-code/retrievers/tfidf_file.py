@@ -15,7 +15,7 @@ from langchain_core.documents import Document
 FORMAT = "ragbook-tfidf-1"
 """Names the layout of a file; one of another layout is refused."""
 
-_MAY_BE_FUNCTIONS = ("tokenizer", "preprocessor", "analyzer")
+_MAY_BE_FUNCTIONS = ("tokenizer", "preprocessor", "analyzer", "strip_accents")
 
 
 def write_tfidf(
@@ -32,8 +32,10 @@ def write_tfidf(
         tfidf_array: The documents' vectors, a sparse matrix.
 
     Raises:
-        ValueError: If metadata or a parameter does not fit into JSON.
+        ValueError: If metadata or a parameter does not fit into JSON, or the vectorizer is of
+            another class.
     """
+    _check_kind(vectorizer)
     rows = [{"id": d.id, "page_content": d.page_content, "metadata": d.metadata} for d in docs]
     state: dict[str, Any] = {"format": FORMAT, "k": k, "docs": rows, "functions": []}
     arrays = {}
@@ -101,14 +103,29 @@ def read_tfidf(path: Path, functions: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def _check_kind(vectorizer: Any) -> None:
+    if vectorizer is None:
+        return
+    from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
+
+    if type(vectorizer) is not TfidfVectorizer:
+        raise ValueError(
+            f"A {type(vectorizer).__name__} cannot be saved: read as a TfidfVectorizer it would "
+            "find other words. Give what it does as functions, such as tfidf_params={'tokenizer': "
+            "function}, or index the documents anew each time."
+        )
+
+
 def _fitted(
     state: Mapping[str, Any], arrays: Mapping[str, Any], functions: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the vectorizer as it was when it was written, and the documents' vectors."""
     from scipy.sparse import csr_matrix  # type: ignore[import-untyped]
-    from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
     params = {**state["params"], **functions, "vocabulary": state["terms"]}
+    if params["input"] != "content":  # "filename" would open the file that a question names
+        raise ValueError(f"its input is {params['input']!r}, not 'content'")
     params["ngram_range"] = tuple(params["ngram_range"])
     params["dtype"] = np.dtype(params["dtype"]).type
     # Fitted to no words: the terms are given, and the rarity of each is written over.
@@ -118,4 +135,6 @@ def _fitted(
     parts = tuple(arrays[name] for name in ("data", "indices", "indptr"))
     matrix = csr_matrix(parts, shape=(len(state["docs"]), len(state["terms"])))
     matrix.check_format()
+    if not all(np.isfinite(arrays[name]).all() for name in ("data", "idf") if name in arrays):
+        raise ValueError("it has numbers that are not finite")
     return {"vectorizer": vectorizer, "tfidf_array": matrix}
