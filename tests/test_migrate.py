@@ -766,7 +766,7 @@ LEFT = {
         "from langchain.retrievers import EnsembleRetriever\n"
         "@pytest.fixture\ndef hybrid():\n    return EnsembleRetriever(retrievers=[])\n"
         "def test_it(hybrid):\n    assert hybrid.c == 60\n",
-        "it uses .c, maybe of an object built in this file: that is .k here",
+        "it uses .c, maybe of such an object: that is .k here",
     ),
     "an attribute of what a function of the module gives": (
         "from langchain.retrievers import EnsembleRetriever\n"

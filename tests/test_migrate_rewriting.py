@@ -6,9 +6,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from test_migrate_project import written
 
+from ragbook.migrate.plan import INTO
 from ragbook.migrate.rewrite import Rewritten, rewrite_source
 from ragbook.migrate.survey import read_project
+from ragbook.migrate.table import retired
 
 
 def rewritten(code: str) -> Rewritten:
@@ -43,3 +46,408 @@ def test_a_store_whose_scores_are_compared_with_a_threshold_is_left(search: str)
     new = rewritten(code)
     assert new.text == code
     assert "which differs here" in reasons(new)
+
+
+# What several files do with one class
+
+
+BUILD = "from langchain.retrievers import EnsembleRetriever\ndef build(a): return "
+OWN = "from langchain.retrievers import EnsembleRetriever\nclass Own(EnsembleRetriever): ...\n"
+ASKS = {
+    "isinstance": "def ask(x): return isinstance(x, EnsembleRetriever)\n",
+    "type is": "def ask(x): return type(x) is EnsembleRetriever\n",
+    "match": "def ask(x):\n    match x:\n        case EnsembleRetriever(): return 1\n",
+}
+
+
+@pytest.mark.parametrize("asks", ASKS.values(), ids=ASKS)
+def test_a_class_whose_type_is_asked_for_moves_in_all_files_or_in_none(
+    tmp_path: Path, asks: str
+) -> None:
+    ask = f"from langchain.retrievers import EnsembleRetriever\n{asks}"
+    build = f"{BUILD}EnsembleRetriever(retrievers=[a])\n"
+    for number, files in enumerate(
+        [{"ask.py": ask, "own.py": OWN, "build.py": build}, {"ask.py": OWN + asks, "b.py": build}]
+    ):
+        folder = tmp_path / str(number)
+        result = written(folder, files)
+        for name, code in files.items():
+            assert (folder / name).read_text() == code
+            assert any(one.file == name and one.why for one in result.findings)
+    if "match" not in asks:  # which is left wherever it is
+        written(tmp_path / "both", {"ask.py": ask, "build.py": build})
+        for name in ("ask.py", "build.py"):
+            assert "import RRFEnsembleRetriever" in (tmp_path / "both" / name).read_text()
+
+
+def test_a_class_that_no_file_asks_for_moves_where_it_can(tmp_path: Path) -> None:
+    hint = "from langchain.retrievers import EnsembleRetriever\ndef f(x: EnsembleRetriever): ...\n"
+    written(tmp_path, {"own.py": OWN, "hint.py": hint})
+    assert "import RRFEnsembleRetriever" in (tmp_path / "hint.py").read_text()
+
+
+COMPRESSED = (
+    "from langchain.retrievers import ContextualCompressionRetriever as C\n"
+    "from langchain.retrievers.document_compressors import CrossEncoderReranker\n"
+    "def build(b, m): return C(base_compressor=CrossEncoderReranker(model=m), base_retriever=b)\n"
+)
+
+
+def test_a_reranker_stays_apart_where_another_file_asks_for_the_retriever(tmp_path: Path) -> None:
+    assert retired()["CrossEncoderReranker"].fuse["into"] == INTO
+    asks = "from langchain.retrievers import ContextualCompressionRetriever as C\n"
+    asks += "def ask(x): return isinstance(x, C)\n"
+    written(tmp_path, {"build.py": COMPRESSED, "ask.py": asks})
+    home = "from retrievers.compression import ContextualCompressionRetriever as C\n"
+    assert (tmp_path / "ask.py").read_text().startswith(home)
+    built = (tmp_path / "build.py").read_text()
+    assert built.startswith(home)
+    assert "C(compressor=CrossEncoderReranker(model=m), base_retriever=b)" in built
+
+
+def test_two_classes_that_are_one_here_stay_where_a_file_tells_them_apart(tmp_path: Path) -> None:
+    home = "from langchain.retrievers import"
+    multi = f"{home} MultiVectorRetriever\na = MultiVectorRetriever(vectorstore=v, docstore=d)\n"
+    asks = f"{home} ParentDocumentRetriever as P\ndef ask(x): return isinstance(x, P)\n"
+    result = written(tmp_path, {"multi.py": multi, "asks.py": asks})
+    assert result.changes == []
+    assert all("are one class here" in one.why for one in result.findings)
+    written(tmp_path, {"multi.py": multi.replace("MultiVector", "ParentDocument")})
+    assert "from_vectorstore" in (tmp_path / "multi.py").read_text()
+
+
+# What a name stands for
+
+
+CALL = "e = EnsembleRetriever(retrievers=[a], c=1)\n"
+DOUBTS = {
+    "another import, tried first": (
+        "try:\n    from mine import EnsembleRetriever\nexcept ImportError:\n"
+        f"    from langchain.retrievers import EnsembleRetriever\n{CALL}",
+        "imported from elsewhere, too, in line 2",
+    ),
+    "another import, tried second": (
+        "try:\n    from langchain.retrievers import EnsembleRetriever\nexcept ImportError:\n"
+        f"    from .mine import EnsembleRetriever\n{CALL}",
+        "imported from elsewhere, too, in line 4",
+    ),
+    "a class of one's own": (
+        "if old:\n    from langchain.retrievers import EnsembleRetriever\nelse:\n"
+        f"    class EnsembleRetriever: ...\n{CALL}",
+        "something else, too, from line 4 on",
+    ),
+    "a wrapped class": (
+        "from langchain.retrievers import MergerRetriever\n"
+        "MergerRetriever = traced(MergerRetriever)\nm = MergerRetriever(retrievers=[a])\n",
+        "something else, too, from line 2 on",
+    ),
+    "a module of the same name": (
+        f"if old:\n    import langchain.retrievers as r\nelse:\n    import mine as r\n{CALL}"
+    ).replace("e = ", "e = r."),
+    "a module of the same name for what moves": (
+        "if old:\n    import langchain.schema as s\nelse:\n    import mine as s\n"
+        "d = s.Document(page_content='x')\n"
+    ),
+    "a global name of a module": (
+        "def load():\n    global r\n    import langchain.retrievers as r\n"
+        "def build():\n    return r.EnsembleRetriever(retrievers=[a], c=1)\n",
+        "r is a global name that a function imports",
+    ),
+    "a later star import": (
+        f"from langchain.retrievers import *\nfrom mine import *\n{CALL}",
+        "may also come from the star import in line 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("doubt", DOUBTS.values(), ids=DOUBTS)
+def test_a_name_that_can_be_something_else_is_left(doubt: str | tuple[str, str]) -> None:
+    code, why = doubt if isinstance(doubt, tuple) else (doubt, "imported from elsewhere, too")
+    new = rewritten(code)
+    assert new.text == code
+    assert why in reasons(new)
+
+
+def test_a_name_that_a_function_imports_for_all_keeps_the_name() -> None:
+    code = "def load():\n    global EnsembleRetriever\n    {}\ndef build():\n    return {}\n"
+    old = "from langchain.retrievers import EnsembleRetriever"
+    new = "from app.retrievers.ensemble import RRFEnsembleRetriever as EnsembleRetriever"
+    before = code.format(old, "EnsembleRetriever(retrievers=[a], c=1)")
+    assert rewritten(before).text == code.format(new, "EnsembleRetriever(retrievers=[a], k=1)")
+
+
+NAMED = [
+    "x = cast('EnsembleRetriever', y)\n",
+    "T = TypeVar('T', bound='EnsembleRetriever | None')\n",
+    "Maybe = Optional['EnsembleRetriever']\n",
+    "cls = globals()['EnsembleRetriever']\n",
+    "def f():  # type: () -> EnsembleRetriever\n    return e\n",
+]
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_a_name_that_stands_in_a_string_stays(named: str) -> None:
+    """No string but an annotation is rewritten, so that the name it has must go on to exist."""
+    new = rewritten(f"from langchain.retrievers import EnsembleRetriever\n{CALL}{named}")
+    home = "from app.retrievers.ensemble import RRFEnsembleRetriever as EnsembleRetriever\n"
+    assert new.text == home + CALL.replace("c=1", "k=1") + named
+
+
+def test_a_text_that_an_annotation_holds_is_no_type() -> None:
+    code = """
+    from langchain.retrievers import EnsembleRetriever
+    def f(q: Annotated[str, "asks the EnsembleRetriever"]): ...
+    def g() -> Annotated["EnsembleRetriever", "an EnsembleRetriever"]: ...
+    """
+    new = rewritten(code)
+    assert "from app.retrievers.ensemble import RRFEnsembleRetriever" in new.text
+    assert 'Annotated[str, "asks the EnsembleRetriever"]' in new.text
+    assert 'Annotated["RRFEnsembleRetriever", "an EnsembleRetriever"]' in new.text
+
+
+@pytest.mark.parametrize("test", ["type(e).__name__", "e.get_name()", "e.__class__.__qualname__"])
+def test_a_class_whose_name_is_compared_is_left(test: str) -> None:
+    code = (
+        "from langchain.retrievers import EnsembleRetriever\n"
+        f"{CALL}if {test} == 'EnsembleRetriever': print(1)\n"
+    )
+    new = rewritten(code)
+    assert new.text == code
+    assert "asks for the name of a class" in reasons(new)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "__all__ = base + ['EnsembleRetriever']\n",
+        "__all__ = []\n__all__.append('EnsembleRetriever')\n",
+        "__all__ = []\n__all__ += [*base, 'EnsembleRetriever']\n",
+        "__all__ = list(('EnsembleRetriever',))\n",
+    ],
+)
+def test_a_name_is_handed_on_however_all_is_written(more: str) -> None:
+    code = f"from langchain.retrievers import EnsembleRetriever\n{more}"
+    new = rewritten(code)
+    assert new.text == code
+    assert "handed on in __all__" in reasons(new)
+
+
+@pytest.mark.parametrize("more", ["langchain.debug = True\n", "print(langchain)\n"])
+def test_an_import_whose_name_is_used_otherwise_stays_and_is_listed(more: str) -> None:
+    code = "import langchain.retrievers\nm = langchain.retrievers.MergerRetriever(retrievers=[a])\n"
+    new = rewritten(code + more)
+    assert new.text.startswith("import langchain.retrievers\n")
+    assert "m = MergerRetriever(" in new.text
+    assert "its name is used for something else, too" in reasons(new)
+
+
+# What an attribute belongs to
+
+
+HYBRID = "from langchain.retrievers import EnsembleRetriever\n"
+BUILT = "EnsembleRetriever(retrievers=[a], c=2)"
+FOLLOWED = [
+    ("f = e = {}\nf.c = 3\nprint(e.c)\n"),
+    ("e = {}\nf = e\nf.c = 3\n"),
+    ("(e := {}).c = 3\ne.c = 4\n"),
+    ("e = None\nif a:\n    e = {}\n    e.c = 3\n"),
+    ("class A:\n    def f(self):\n        self.e = self.f = {}\n        self.f.c = 3\n"),
+    ("class A:\n    def f(self):\n        e = {}\n        self.e = e\n        self.e.c = 3\n"),
+    ("def f(r: EnsembleRetriever, s: Optional[EnsembleRetriever]):\n    r.c = s.c\n"),
+    ("def f(r: EnsembleRetriever | None = None):\n    r.c = 3\n"),
+    ("class A(BaseModel):\n    e: EnsembleRetriever\n    def f(self):\n        return self.e.c\n"),
+    ("e: EnsembleRetriever = make()\ne.c = 3\n"),
+]
+
+
+@pytest.mark.parametrize("code", FOLLOWED)
+def test_an_attribute_is_renamed_where_the_object_is_known(code: str) -> None:
+    new = rewritten(HYBRID + code.format(BUILT))
+    assert not reasons(new).strip()
+    expected = code.format(BUILT).replace(".c", ".k").replace("c=2", "k=2")
+    home = "from app.retrievers.ensemble import RRFEnsembleRetriever\n"
+    assert new.text == home + expected.replace("EnsembleRetriever", "RRFEnsembleRetriever")
+
+
+UNKNOWN = [
+    (f"x = {BUILT}\nx = Circle()\nprint(x.c)\n", "x can be something else, too"),
+    (f"x = {BUILT} if a else Circle()\nx.c = 1\ndef f(x):\n    x.c\n", "maybe of such an object"),
+    ("def f(r: EnsembleRetriever | Circle):\n    r.c = 3\n", "r can be something else, too"),
+    ("def f(r):\n    if isinstance(r, EnsembleRetriever):\n        r.c = 3\n", "maybe of such"),
+    (
+        f"class A:\n    def f(self): self.e = {BUILT}\n"
+        "class B(A):\n    def g(self): return self.e.c\n",
+        "self.e can be something else, too",
+    ),
+    (
+        f"class A:\n    def f(self): self.e = {BUILT}\n"
+        "    def g(self): self.e = Circle()\n    def h(self): return self.e.c\n",
+        "self.e can be something else, too",
+    ),
+    (f"e = {BUILT}\nf = e.model_copy(update={{'c': 1}})\n", "names c in a call of model_copy"),
+    (f"e = {BUILT}\nf = e.copy(update=dict(c=1))\n", "names c in a call of copy"),
+    (f"e = {BUILT}\nf = e.configurable_fields(c=x)\n", "in a call of configurable_fields"),
+    (f"e = {BUILT}\nsetattr(e, 'c', 3)\n", "names c in a call of setattr"),
+    (f"e = {BUILT}\nprint(getattr(e, 'id_key', None))\n", "the key is a function here"),
+]
+
+
+@pytest.mark.parametrize(("code", "why"), UNKNOWN)
+def test_an_attribute_of_what_may_be_something_else_keeps_the_class(code: str, why: str) -> None:
+    new = rewritten(HYBRID + code)
+    assert new.text == HYBRID + code
+    assert why in reasons(new)
+
+
+def test_an_attribute_of_another_class_of_the_same_path_stays() -> None:
+    code = (
+        f"{HYBRID}class A:\n    def f(self): self.e = {BUILT}\n    def g(self): return self.e.c\n"
+        "class B:\n    def f(self): self.e = Circle()\n    def g(self): return self.e.c\n"
+    )
+    new = rewritten(code).text
+    assert new.count("self.e.k") == 1
+    assert new.endswith("self.e = Circle()\n    def g(self): return self.e.c\n")
+
+
+# When a reranker is built
+
+
+FUSE = (
+    "from langchain.retrievers import ContextualCompressionRetriever as C\n"
+    "from langchain.retrievers.document_compressors import CrossEncoderReranker as R\n"
+)
+USE = "C(base_compressor=judge, base_retriever=base)\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"judge = R(model=load())\nfor base in bases:\n    r = {USE}",
+        f"judge = R(model=settings.model)\nsettings.model = other\nr = {USE}",
+        f"judge = R(model=models[0])\nmodels.clear()\nr = {USE}",
+        f"judge = R(model=Model(name=settings.name))\nsettings.load()\nr = {USE}",
+        f"judge = R(model=load())\nr = lambda base: {USE}",
+        f"judge = R(model=load())\nif a:\n    r = {USE}",
+    ],
+)
+def test_a_reranker_stays_where_its_model_would_be_read_at_another_time(code: str) -> None:
+    expected = code.replace("base_compressor", "compressor")
+    assert rewritten(FUSE + code).text.endswith(f"import CrossEncoderReranker as R\n{expected}")
+
+
+@pytest.mark.parametrize(
+    ("model", "after"), [("load()", ""), ("Model(name='x')", "x = 1\n"), ("enc.Model('x')", "")]
+)
+def test_a_reranker_goes_into_the_retriever_beside_it(model: str, after: str) -> None:
+    new = rewritten(f"{FUSE}judge = R(model={model}, top_n=2)\n{after}r = {USE}").text
+    assert new.endswith(f"{after}r = C(cross_encoder={model}, top_n=2, base_retriever=base)\n")
+
+
+# Where comments stand, and what is not written as it cannot be read
+
+
+LAYOUTS = {
+    "an argument that goes": (
+        """
+        from langchain.retrievers.multi_query import MultiQueryRetriever
+        r = MultiQueryRetriever.from_llm(
+            retriever=x,  # the base
+            include_original=True,  # ask that, too
+            # the model
+            llm=llm,  # small
+        )
+        """,
+        """
+        from app.retrievers.multi_query import MultiQueryRetriever
+        # ask that, too
+        r = MultiQueryRetriever.from_llm(
+            retriever=x,  # the base
+            # the model
+            llm=llm,  # small
+        )
+        """,
+    ),
+    "an argument that comes": (
+        """
+        from langchain.retrievers.document_compressors import EmbeddingsFilter
+        f = EmbeddingsFilter(
+            embeddings=e,  # the model
+        )
+        g = EmbeddingsFilter(
+            embeddings=e  # the model
+        )
+        """,
+        """
+        from app.retrievers.compressors import EmbeddingsFilter
+        f = EmbeddingsFilter(
+            embeddings=e,  # the model
+            top_n=20,
+        )
+        g = EmbeddingsFilter(
+            embeddings=e,  # the model
+            top_n=20
+        )
+        """,
+    ),
+    "a reranker in its place": (
+        """
+        from langchain.retrievers import ContextualCompressionRetriever
+        from langchain.retrievers.document_compressors import CrossEncoderReranker
+        best = ContextualCompressionRetriever(
+            # the judge
+            base_compressor=CrossEncoderReranker(
+                model=m,  # big
+                # how many
+                top_n=3,  # three
+            ),
+            # all
+            base_retriever=base,  # found
+        )
+        """,
+        """
+        from app.retrievers.rerank import RerankRetriever
+        best = RerankRetriever(
+            # the judge
+            cross_encoder=m,  # big
+            # how many
+            top_n=3,  # three
+            # all
+            base_retriever=base,  # found
+        )
+        """,
+    ),
+    "a reranker of its own": (
+        """
+        from langchain.retrievers import ContextualCompressionRetriever
+        from langchain.retrievers.document_compressors import CrossEncoderReranker
+        judge = CrossEncoderReranker(
+            model=m,  # big
+        )
+        best = ContextualCompressionRetriever(base_compressor=judge, base_retriever=base)
+        """,
+        """
+        from app.retrievers.rerank import RerankRetriever
+        # big
+        best = RerankRetriever(cross_encoder=m, base_retriever=base)
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), LAYOUTS.values(), ids=LAYOUTS)
+def test_no_comment_is_lost_or_put_beside_another_argument(before: str, after: str) -> None:
+    assert rewritten(before).text == textwrap.dedent(after).lstrip("\n")
+
+
+@pytest.mark.parametrize("value", ["m := get()", "x for x in y"])
+def test_a_value_that_gets_a_keyword_is_put_in_parentheses(value: str) -> None:
+    home = "from langchain.retrievers.document_compressors import LLMChainFilter\n"
+    new = rewritten(f"{home}f = LLMChainFilter.from_llm({value})\n")
+    assert new.text.endswith(f"f = LLMFilter(llm=({value}))\n")
+
+
+def test_no_dictionary_is_put_into_an_f_string() -> None:
+    code = 'x = f"{r.get_relevant_documents(q, tags=[1])} {r.get_relevant_documents(q)}"\n'
+    new = rewritten(code)
+    assert new.text == 'x = f"{r.get_relevant_documents(q, tags=[1])} {r.invoke(q)}"\n'
+    assert "f-string" in reasons(new)

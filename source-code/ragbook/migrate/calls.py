@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 import libcst as cst
 
@@ -18,11 +19,21 @@ Visit = Callable[[cst.BaseExpression], cst.BaseExpression]
 
 @dataclass(frozen=True)
 class Given:
-    """An argument of the new call: its keyword, its value, and the one of the old call it was."""
+    """An argument of the new call.
+
+    Args:
+        keyword: Its keyword, or None for one by position.
+        value: Its value.
+        old: The argument of the old call whose place and layout it takes.
+        above: The comments in the lines above it.
+        beside: The comment in its line.
+    """
 
     keyword: str | None
     value: cst.BaseExpression
     old: cst.Arg | None = None
+    above: Sequence[cst.EmptyLine] = ()
+    beside: cst.Comment | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +77,9 @@ def plan_call(
             raise Left("an argument is given by position")
         name = argument.keyword.value if argument.keyword else how.positional[number]
         fits = argument.value in seen
-        given += _rewritten(row, name, argument, by_name=how.target == "", fits=fits)
+        news = _rewritten(row, name, argument, by_name=how.target == "", fits=fits)
+        above, beside = _comments(call, number)
+        given += [replace(new, above=above, beside=beside) if new.old else new for new in news]
     names = [one.keyword for one in given if one.keyword]
     if len(set(names)) < len(names):
         raise Left("two of its arguments are one here")
@@ -110,30 +123,96 @@ def with_arguments(call: cst.Call, given: Sequence[Given], visit: Visit) -> cst.
         given: The new arguments, in order.
         visit: Rewrites what is inside a value.
     """
-    old = call.args
-    separator = next(
-        (a.comma for a in old[:-1] if isinstance(a.comma, cst.Comma)), _default_separator(call)
-    )
     arguments = []
     for number, one in enumerate(given):
-        last = number == len(given) - 1
         base = one.old or cst.Arg(one.value)
         keyword = cst.Name(one.keyword) if one.keyword else None
         if base.keyword and keyword:
             keyword = base.keyword.with_changes(value=one.keyword)
-        changed = base.with_changes(keyword=keyword, value=visit(one.value))
+        value = _alone(visit(one.value)) if one.keyword or len(given) > 1 else visit(one.value)
+        changed = base.with_changes(keyword=keyword, value=value)
         if keyword and not base.keyword:
             changed = changed.with_changes(equal=_tight_equal())
-        if last and old:
-            changed = changed.with_changes(
-                comma=old[-1].comma, whitespace_after_arg=old[-1].whitespace_after_arg
-            )
-        elif not last and (not isinstance(base.comma, cst.Comma) or base is old[-1]):
-            changed = changed.with_changes(
-                comma=separator, whitespace_after_arg=cst.SimpleWhitespace("")
-            )
+        if number < len(given) - 1:
+            changed = _before(call, changed, one, given[number + 1])
+        elif call.args:
+            changed = _at_the_end(call, changed, one)
         arguments.append(changed)
-    return call.with_changes(args=arguments)
+    start = call.whitespace_before_args
+    if given and call.args and given[0].old is not call.args[0] and _breaks(start):
+        start = start.with_changes(empty_lines=given[0].above)
+    return call.with_changes(args=arguments, whitespace_before_args=start)
+
+
+def _alone(value: cst.BaseExpression) -> cst.BaseExpression:
+    """Put parentheses around what can be without them only as the one argument of a call."""
+    if isinstance(value, cst.NamedExpr | cst.GeneratorExp | cst.Yield) and not value.lpar:
+        return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return value
+
+
+def _before(call: cst.Call, argument: cst.Arg, one: Given, following: Given) -> cst.Arg:
+    """Return an argument with the comma, line end and comments before the one that follows."""
+    places = {arg: number for number, arg in enumerate(call.args)}
+    place = places.get(one.old) if one.old else None
+    if place is not None and list(call.args[place + 1 : place + 2]) == [following.old]:
+        return argument  # nothing between them has changed
+    separators = [a.comma for a in call.args[:-1] if isinstance(a.comma, cst.Comma)]
+    comma = separators[0] if separators else _default_separator(call)
+    space = comma.whitespace_after
+    if _breaks(space):
+        indent = space.last_line
+        space = space.with_changes(
+            first_line=_line_end(one.beside, space.first_line),
+            empty_lines=[line.with_changes(whitespace=indent) for line in following.above],
+        )
+    elif separators and _breaks(argument.whitespace_after_arg):
+        space = cst.SimpleWhitespace(" ")
+    return argument.with_changes(
+        comma=comma.with_changes(whitespace_after=space),
+        whitespace_after_arg=cst.SimpleWhitespace(""),
+    )
+
+
+def _at_the_end(call: cst.Call, argument: cst.Arg, one: Given) -> cst.Arg:
+    """Return an argument with what was behind the last one, but with its own comment."""
+    last = call.args[-1]
+    if one.old is last:
+        return argument
+    comma, space = last.comma, last.whitespace_after_arg
+    if isinstance(comma, cst.Comma) and _breaks(after := comma.whitespace_after):
+        first = _line_end(one.beside, after.first_line)
+        comma = comma.with_changes(whitespace_after=after.with_changes(first_line=first))
+    if _breaks(space):
+        space = space.with_changes(first_line=_line_end(one.beside, space.first_line))
+    return argument.with_changes(comma=comma, whitespace_after_arg=space)
+
+
+def _comments(call: cst.Call, number: int) -> tuple[Sequence[cst.EmptyLine], cst.Comment | None]:
+    """Return the comments above an argument of a call, and the one in its line."""
+    argument = call.args[number]
+    before = call.args[number - 1].comma if number else None
+    space = before.whitespace_after if isinstance(before, cst.Comma) else None
+    space = space if number else call.whitespace_before_args
+    above = space.empty_lines if space and _breaks(space) else ()
+    behind = [argument.whitespace_after_arg]
+    if isinstance(argument.comma, cst.Comma):
+        behind.append(argument.comma.whitespace_after)
+    beside = [one.first_line.comment for one in behind if _breaks(one)]
+    return above, next((comment for comment in beside if comment), None)
+
+
+def _breaks(
+    space: cst.BaseParenthesizableWhitespace,
+) -> TypeGuard[cst.ParenthesizedWhitespace]:
+    return isinstance(space, cst.ParenthesizedWhitespace)
+
+
+def _line_end(comment: cst.Comment | None, old: cst.TrailingWhitespace) -> cst.TrailingWhitespace:
+    space = (
+        old.whitespace if comment and old.comment else cst.SimpleWhitespace("  " if comment else "")
+    )
+    return old.with_changes(comment=comment, whitespace=space)
 
 
 def _default_separator(call: cst.Call) -> cst.Comma:

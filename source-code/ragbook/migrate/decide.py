@@ -8,10 +8,12 @@ from libcst.metadata import ClassScope
 from ragbook.migrate.calls import plan_call
 from ragbook.migrate.findings import by_hand
 from ragbook.migrate.fuse import fuse
-from ragbook.migrate.members import check_members, plan_members
+from ragbook.migrate.meaning import is_star, other_meaning
+from ragbook.migrate.members import check_members, plan_annotated, plan_members
+from ragbook.migrate.places import is_type
 from ragbook.migrate.plan import COMPRESSION, Plan, Surroundings
 from ragbook.migrate.stores import plan_stores
-from ragbook.migrate.table import Retired, retired
+from ragbook.migrate.table import Elsewhere, Retired, retired
 from ragbook.migrate.together import keep_together
 from ragbook.migrate.uses import Imported, Module, Use
 from ragbook.migrate.values import Left
@@ -20,6 +22,7 @@ from ragbook.migrate.values import Left
 def make_plan(module: Module, around: Surroundings) -> Plan:
     """Decide what is rewritten in a module."""
     plan = Plan(module, around)
+    _check_names(plan)
     for row in {
         u.entry.name: u.entry for u in module.uses if isinstance(u.entry, Retired)
     }.values():
@@ -40,6 +43,16 @@ def _uses(plan: Plan, row: Retired) -> list[Use]:
     return [use for use in plan.module.uses if use.entry is row]
 
 
+def _check_names(plan: Plan) -> None:
+    """Leave what is reached by a name that can stand for something else, too."""
+    for use in plan.module.uses:
+        why = other_meaning(plan.module, use)
+        if why and isinstance(use.entry, Retired):
+            plan.left[use.entry.name].append((use.line, why))
+        elif why and (isinstance(use.node, cst.Attribute) or is_star(plan.module, use)):
+            use.entry = Elsewhere(why)  # one that is imported by its name keeps the name
+
+
 def _check_import(plan: Plan, row: Retired, item: Imported) -> None:
     local, line = item.local, item.line
     if why := by_hand(row):
@@ -56,10 +69,9 @@ def _check_import(plan: Plan, row: Retired, item: Imported) -> None:
         return
     if isinstance(plan.module.scope(item.statement), ClassScope):
         plan.left[row.name].append((line, "it is an attribute of a class, whose uses are not seen"))
-    others = plan.around.imported_elsewhere
     if local in plan.module.exported:
         plan.left[row.name].append((line, "it is handed on in __all__ to callers not seen here"))
-    elif plan.around.is_init or local in others:
+    elif plan.around.is_init or plan.around.is_imported(local):
         plan.left[row.name].append((line, "other modules import it from here, and may call it"))
 
 
@@ -70,6 +82,11 @@ def _check_row(plan: Plan, row: Retired) -> None:
     for use in _uses(plan, row):
         if why := _unsafe(plan.module, use, row):
             plan.left[row.name].append((use.line, why))
+    renamed = row.name != row.replacement or row.name == COMPRESSION
+    if renamed and row.name in plan.module.in_strings:
+        for line in plan.module.name_asked:
+            why = f"it asks for the name of a class, and {row.name} has another one here"
+            plan.left[row.name].append((line, why))
 
 
 def _unsafe(module: Module, use: Use, row: Retired) -> str:
@@ -82,40 +99,11 @@ def _unsafe(module: Module, use: Use, row: Retired) -> str:
         return "a class of yours is built on it, and what it may override differs here"
     if isinstance(parent, cst.Attribute):
         return f"{parent.attr.value} of the class is passed on, not called here"
-    if _is_type(module, use.node):
+    if is_type(module, use.node):
         return ""
     if row.identical:
         return ""
     return "the class itself is passed on, so that its arguments cannot be seen"
-
-
-def _is_type(module: Module, node: cst.CSTNode) -> bool:
-    """Tell whether a name stands where only its type matters: in an annotation, in isinstance."""
-    child, parent = node, module.parent(node)
-    while True:
-        if _is_tested(child, parent):
-            return True
-        if isinstance(parent, cst.Annotation):
-            return True
-        if isinstance(parent, cst.Call):
-            name = parent.func.value if isinstance(parent.func, cst.Name) else ""
-            position = next((n for n, arg in enumerate(parent.args) if arg is child), -1)
-            tests = {"isinstance": 1, "issubclass": 1, "cast": 0, "TypeVar": position}
-            return tests.get(str(name), -2) == position
-        if isinstance(parent, cst.ComparisonTarget):
-            return isinstance(parent.operator, cst.Is | cst.IsNot | cst.Equal | cst.NotEqual)
-        if isinstance(parent, cst.BaseStatement | cst.BaseSmallStatement):
-            return False
-        child, parent = parent, module.parent(parent)
-
-
-def _is_tested(node: cst.CSTNode, parent: cst.CSTNode) -> bool:
-    """Tell whether it is only asked whether there is such a class: `if X is not None`, `if X`."""
-    if isinstance(parent, cst.Comparison) and parent.left is node:
-        return all(isinstance(one.operator, cst.Is | cst.IsNot) for one in parent.comparisons)
-    if isinstance(parent, cst.If | cst.IfExp | cst.Assert):
-        return parent.test is node
-    return isinstance(parent, cst.UnaryOperation) and isinstance(parent.operator, cst.Not)
 
 
 def _plan_calls(plan: Plan) -> None:
@@ -141,6 +129,7 @@ def _plan_calls(plan: Plan) -> None:
     for row in [r for r in retired().values() if r.fuse and plan.rewrites(r)]:
         for use in _uses(plan, row):
             _plan_unfused(plan, row, use)
+    plan_annotated(plan)
     _check_mixed(plan)
     check_members(plan)
 

@@ -10,7 +10,7 @@ from libcst.metadata import Assignment, Scope
 
 from ragbook.migrate.calls import CallPlan, Given, plan_call
 from ragbook.migrate.members import plan_members
-from ragbook.migrate.plan import COMPRESSION, Plan
+from ragbook.migrate.plan import COMPRESSION, INTO, Plan
 from ragbook.migrate.table import Retired, retired
 
 
@@ -32,7 +32,7 @@ def fuse(plan: Plan, call: cst.Call) -> bool:
     if use is None or not isinstance(use.entry, Retired) or not use.entry.fuse:
         return False
     row = use.entry
-    if not plan.rewrites(row):
+    if not plan.rewrites(row) or INTO in plan.around.kept:
         return False
     assert isinstance(inner, cst.Call)
     if not inner.args:
@@ -43,7 +43,9 @@ def fuse(plan: Plan, call: cst.Call) -> bool:
     for one in outside.arguments:
         if one.old is given:
             first, *rest = [_renamed(g, row) for g in inside.arguments]
-            arguments += [replace(first, old=_layout(given, first)), *(_plain(g) for g in rest)]
+            above = [*one.above, *first.above]
+            arguments.append(replace(first, old=given, above=above))
+            arguments += [replace(g, old=None) for g in rest]
         else:
             arguments.append(one)
     plan.calls[call] = CallPlan(row.fuse["into"], row.fuse["file"], "", arguments)
@@ -59,20 +61,12 @@ def _renamed(given: Given, row: Retired) -> Given:
     return replace(given, keyword=names.get(given.keyword or "", given.keyword))
 
 
-def _layout(outer: cst.Arg, inner: Given) -> cst.Arg:
-    # The line ends and comments around the old argument stay around the one that takes its place.
-    return outer.with_changes(value=inner.value)
-
-
-def _plain(given: Given) -> Given:
-    return Given(given.keyword, given.value)
-
-
 def _bound_once(plan: Plan, name: cst.Name) -> tuple[cst.CSTNode | None, cst.BaseExpression | None]:
     """Find the statement that alone binds a name, if all its uses are compressors of retrievers."""
     nothing = (None, None)
     scope = plan.module.scope(name)
-    if scope is None or name.value in plan.around.imported_elsewhere | plan.module.exported:
+    handed_on = name.value in plan.module.exported or plan.around.is_imported(name.value)
+    if scope is None or handed_on:
         return nothing
     assignment, *others = [*scope[name.value], None]
     if not isinstance(assignment, Assignment) or others != [None]:
@@ -101,11 +95,30 @@ def _bound_once(plan: Plan, name: cst.Name) -> tuple[cst.CSTNode | None, cst.Bas
         [a.value for a in statement.value.args] if isinstance(statement.value, cst.Call) else []
     )
     simple = all(isinstance(v, cst.Name | cst.Integer | cst.SimpleString) for v in values)
-    if not simple and (len(references) > 1 or assignment.scope is not scope):
+    alone = len(references) == 1 and assignment.scope is scope
+    if not simple and not (alone and _can_wait(plan, values, line, references[0])):
         return nothing
     if not _same_meaning(plan, values, assignment.scope, scope):
         return nothing
     return line, statement.value
+
+
+def _can_wait(
+    plan: Plan, values: Sequence[cst.BaseExpression], line: cst.CSTNode, use: cst.CSTNode
+) -> bool:
+    """Tell whether values can be worked out later, where they are used, with the same result.
+
+    They are worked out once, as the use is in the same block and in no loop of its own; and they
+    read no attribute or item, which may have changed by then.
+    """
+    while not isinstance(use, cst.BaseStatement):
+        use = plan.module.parent(use)
+    block = plan.module.parent(line)
+    reads = _Reads(plan)
+    for value in values:
+        value.visit(reads)
+    beside = isinstance(use, cst.SimpleStatementLine) and plan.module.parent(use) is block
+    return beside and not reads.found
 
 
 def _same_meaning(
@@ -116,6 +129,26 @@ def _same_meaning(
     for value in values:
         value.visit(finder)
     return all(len(list(there[n])) <= 1 and list(there[n]) == list(here[n]) for n in finder.found)
+
+
+class _Reads(cst.CSTVisitor):
+    """Find what depends on when it is worked out, but for calls."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.plan = plan
+        self.found = False
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        parent = self.plan.module.parent(node)
+        called = isinstance(parent, cst.Call) and parent.func is node
+        self.found |= not called and not isinstance(parent, cst.Attribute)
+
+    def visit_Subscript(self, node: cst.Subscript) -> None:
+        self.found = True
+
+    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
+        self.found = True
 
 
 class _Names(cst.CSTVisitor):

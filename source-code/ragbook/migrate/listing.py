@@ -11,7 +11,7 @@ from ragbook.migrate.methods import MethodPlan
 from ragbook.migrate.naming import Names
 from ragbook.migrate.plan import Plan
 from ragbook.migrate.table import STILL_IN_LANGCHAIN, Elsewhere, Move, Retired, lookup
-from ragbook.migrate.uses import dotted, split_path
+from ragbook.migrate.uses import Use, dotted, split_path
 
 
 def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> list[Finding]:
@@ -53,9 +53,9 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
         elif (item.alias is not None and item.alias not in names.gone) or (
             item.local == "*" and item.statement not in names.stars
         ):
-            if _stays(item.module, item.local) or _only_left_uses(plan, item.local):
+            if _stays(item.module, item.local) or _left_uses(plan, item.local):
                 continue
-            add(item.line, item.module, "import", Elsewhere(), False, _whole_why(item.local))
+            add(item.line, item.module, "import", Elsewhere(), False, _whole_why(plan, item.local))
     for use in module.uses:
         if isinstance(use.node, cst.Attribute) or use.node.value in module.undefined:
             done = plan.rewrites(use.entry)
@@ -91,15 +91,19 @@ def _stays(module: str, local: str) -> bool:
     return local != "*" and module in STILL_IN_LANGCHAIN
 
 
-def _only_left_uses(plan: Plan, local: str) -> bool:
-    """Tell whether the uses of a module are listed one by one already."""
-    return any(
-        isinstance(use.node, cst.Attribute) and dotted(use.node).startswith(f"{local}.")
-        for use in plan.module.uses
-    )
+def _left_uses(plan: Plan, local: str) -> bool:
+    """Tell whether uses of a module are left, each of which is listed with its reason."""
+    return any(not plan.rewrites(use.entry) for use in _uses(plan, local))
 
 
-def _whole_why(local: str) -> str:
+def _uses(plan: Plan, local: str) -> list[Use]:
+    attributes = [use for use in plan.module.uses if isinstance(use.node, cst.Attribute)]
+    return [use for use in attributes if dotted(use.node).startswith(f"{local}.")]
+
+
+def _whole_why(plan: Plan, local: str) -> str:
     if local == "*":
         return "what it brings cannot be told from the other names of the file"
+    if _uses(plan, local):
+        return "its name is used for something else, too"
     return "nothing of it is used in a way that can be rewritten"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import libcst as cst
 from libcst.metadata import ImportAssignment
 
-from ragbook.migrate.plan import Plan
-from ragbook.migrate.table import Retired
+from ragbook.migrate.objects import annotated, bound_to, objects_of
+from ragbook.migrate.plan import COMPRESSION, Plan
+from ragbook.migrate.table import Member, Retired
 from ragbook.migrate.uses import Module, dotted
 from ragbook.migrate.values import Left
 
 PICKLERS = {"pickle.dump", "pickle.dumps", "joblib.dump", "dill.dump", "dill.dumps"}
+BY_NAME = {"getattr", "setattr", "hasattr", "delattr", "copy", "model_copy", "configurable_fields"}
+"""Functions and methods that are given the names of attributes."""
 SETTINGS = {"args", "cfg", "conf", "config", "options", "opts", "params", "settings"}
 """Parameters that give numbers, not retrievers."""
 PICKLERS |= {f"cloud{name}" for name in ("pickle.dump", "pickle.dumps")}
@@ -22,36 +25,67 @@ def plan_members(plan: Plan, row: Retired, call: cst.Call) -> None:
     Raises:
         Left: If one is used that it does not have here, or it is pickled.
     """
-    for node in _references(plan.module, call):
+    for node, sure in objects_of(plan, row, call).items():
         parent = plan.module.parent(node)
         if isinstance(parent, cst.Attribute) and parent.value is node:
-            _plan_attribute(plan, row, call, parent)
-        if isinstance(parent, cst.Arg):
-            around = plan.module.parent(parent)
-            if isinstance(around, cst.Call) and dotted(around.func) in PICKLERS:
-                line = plan.module.line(around)
-                raise Left(f"it is pickled in line {line}: build it anew, or use save where it is")
+            _plan_attribute(plan, row, call, parent, sure)
+        around = plan.module.parent(parent)
+        if isinstance(around, cst.Call):
+            _check_call(plan, row, around, parent)
+
+
+def plan_annotated(plan: Plan) -> None:
+    """Rename attributes of what an annotation says is an object of a class that is rewritten."""
+    for use in plan.module.uses:
+        row = use.entry
+        if not isinstance(row, Retired) or not plan.rewrites(row) or not row.members:
+            continue
+        if (holder := annotated(plan.module, use.node)) is None:
+            continue
+        try:
+            for node, sure in bound_to(plan, row, holder).items():
+                parent = plan.module.parent(node)
+                if isinstance(parent, cst.Attribute) and parent.value is node:
+                    _plan_attribute(plan, row, None, parent, sure)
+        except Left as error:
+            plan.left[row.name].append((use.line, str(error)))
+
+
+def _check_call(plan: Plan, row: Retired, call: cst.Call, by: cst.CSTNode) -> None:
+    """Refuse a call that pickles an object, or names one of its attributes in a string."""
+    line = plan.module.line(call)
+    if isinstance(by, cst.Arg) and dotted(call.func) in PICKLERS:
+        raise Left(f"it is pickled in line {line}: build it anew, or use save where it is")
+    by_name = by.attr.value if isinstance(by, cst.Attribute) else dotted(call.func)
+    if by_name in BY_NAME:
+        words = _Words()
+        call.visit(words)
+        for name in sorted(words.found & set(row.members)):
+            said = _here(row.members[name])
+            raise Left(f"line {line} names {name} in a call of {by_name}: {said}")
+
+
+def _here(member: Member) -> str:
+    return member.hand or f"that is .{member.new} here"
 
 
 def check_members(plan: Plan) -> None:
     """Leave a class of whose objects something is used that differs here, out of our sight.
 
     An object that a function returns, or a fixture gives, cannot be followed to the call that built
-    it. So where a module builds a class and uses an attribute that has another name here, of an
+    it. So where a module names a class and uses an attribute that has another name here, of an
     object that is not known to be something else, the class is left.
     """
-    built = {call.replacement for call in plan.calls.values()}
     rows = {
         use.entry.name: use.entry
         for use in plan.module.uses
-        if isinstance(use.entry, Retired) and plan.rewrites(use.entry)
+        if isinstance(use.entry, Retired) and plan.rewrites(use.entry) and use.entry.members
     }
-    rows = {name: row for name, row in rows.items() if row.members and row.replacement in built}
     if not rows:
         return
     finder = _Attributes({member for row in rows.values() for member in row.members})
     plan.module.wrapper.module.visit(finder)
-    seen = {node for call in plan.calls for node in _references(plan.module, call)}
+    seen = _followed(plan)
     for attribute in finder.found:
         if attribute in plan.attributes or attribute.value in seen:
             continue
@@ -59,8 +93,7 @@ def check_members(plan: Plan) -> None:
             continue
         for row in rows.values():
             if member := row.members.get(attribute.attr.value):
-                said = f"that is .{member.new} here" if member.new else member.hand
-                why = f"it uses .{member.old}, maybe of an object built in this file: {said}"
+                why = f"it uses .{member.old}, maybe of such an object: {_here(member)}"
                 plan.left[row.name].append((plan.module.line(attribute), why))
 
 
@@ -117,51 +150,46 @@ class _Attributes(cst.CSTVisitor):
         return False
 
 
-def _plan_attribute(plan: Plan, row: Retired, call: cst.Call, attribute: cst.Attribute) -> None:
+def _followed(plan: Plan) -> set[cst.CSTNode]:
+    """Return the expressions that are known to stand for objects of the rewritten classes."""
+    found: set[cst.CSTNode] = set()
+    for use in plan.module.uses:
+        if isinstance(row := use.entry, Retired):
+            if called := plan.module.called(use):
+                found.update(objects_of(plan, row, called[0]))
+            if holder := annotated(plan.module, use.node):
+                found.update(bound_to(plan, row, holder))
+    return found
+
+
+def _plan_attribute(
+    plan: Plan, row: Retired, call: cst.Call | None, attribute: cst.Attribute, sure: bool
+) -> None:
     member = row.members.get(attribute.attr.value)
     if member is None:
         return
-    if call in plan.fused or member.hand or member.new is None:
+    line = plan.module.line(attribute)
+    fused = call in plan.fused if call else row.name == COMPRESSION and plan.fused
+    if fused or member.hand or member.new is None:
         said = member.hand or "a retriever with a reranker has cross_encoder instead"
-        line = plan.module.line(attribute)
+        raise Left(f"line {line} uses .{member.old}: {said}")
+    if not sure:
+        owner = dotted(attribute.value) or "an object"
+        said = f"{owner} can be something else, too, and {_here(member)}"
         raise Left(f"line {line} uses .{member.old}: {said}")
     plan.attributes[attribute] = member.new
 
 
-def _references(module: Module, call: cst.Call) -> list[cst.CSTNode]:
-    """Return the expressions that stand for what a call builds."""
-    parent = module.parent(call)
-    found: list[cst.CSTNode] = [call]  # FAISS.from_texts(…).save_local(…)
-    if isinstance(parent, cst.AnnAssign):
-        target: cst.BaseExpression = parent.target
-    elif isinstance(parent, cst.Assign) and len(parent.targets) == 1:
-        target = parent.targets[0].target
-    else:
-        return found
-    if isinstance(target, cst.Name) and (scope := module.scope(target)):
-        for assignment in scope[target.value]:
-            if assignment.scope is scope:
-                for access in assignment.references:
-                    node: cst.CSTNode = access.node
-                    while isinstance(node, cst.Attribute):  # a.b is one access of a
-                        node = node.value
-                    found.append(node)
-    elif isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name):
-        finder = _SelfAttributes(target.value.value, target.attr.value)
-        module.wrapper.module.visit(finder)
-        found += finder.found
-    return found
+class _Words(cst.CSTVisitor):
+    """Find the strings and keywords in a call."""
 
-
-class _SelfAttributes(cst.CSTVisitor):
-    """Find `self.x` for a given x."""
-
-    def __init__(self, owner: str, name: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.owner, self.name = owner, name
-        self.found: list[cst.Attribute] = []
+        self.found: set[str] = set()
 
-    def visit_Attribute(self, node: cst.Attribute) -> None:
-        mine = isinstance(node.value, cst.Name) and node.value.value == self.owner
-        if mine and node.attr.value == self.name:
-            self.found.append(node)
+    def visit_SimpleString(self, node: cst.SimpleString) -> None:
+        self.found.add(str(node.evaluated_value))
+
+    def visit_Arg(self, node: cst.Arg) -> None:
+        if node.keyword:
+            self.found.add(node.keyword.value)

@@ -45,12 +45,28 @@ def plan_methods(module: Module, own_methods: Collection[str]) -> MethodPlan:
             )
         if not why and call and any(arg.star == "**" for arg in call.args):
             why = "** hides which arguments are given"
+        if not why and call and _goes_into_a_dictionary(call) and _in_f_string(module, node):
+            why = "its arguments go into a dictionary, which not every Python has in an f-string"
         if not why:
             plan.attributes[node] = new
             if call:
                 plan.calls.add(call)
         plan.found.append((line, name, new, why))
+    for name, line in module.method_names:
+        plan.found.append((line, name, OLD_METHODS[name], "it is named in a string"))
     return plan
+
+
+def _goes_into_a_dictionary(call: cst.Call) -> bool:
+    return any(arg.keyword and arg.keyword.value in IN_CONFIG for arg in call.args)
+
+
+def _in_f_string(module: Module, node: cst.CSTNode) -> bool:
+    while not isinstance(node, cst.BaseStatement | cst.Module):
+        if isinstance(node, cst.FormattedString):
+            return True
+        node = module.parent(node)
+    return False
 
 
 def rewritten_method(plan: MethodPlan, original: cst.Call, updated: cst.Call) -> cst.Call:

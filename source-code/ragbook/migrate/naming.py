@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 from libcst.metadata import ImportAssignment
 
+from ragbook.migrate.meaning import is_star
 from ragbook.migrate.plan import Plan
 from ragbook.migrate.table import Move, Retired
 from ragbook.migrate.uses import Imported, Statement, Use, dotted
@@ -98,10 +99,15 @@ def _local(plan: Plan, entry: object, old_local: str | None, old_name: str, cls:
     """Return the name under which a class is imported: its own, or the old one where needed."""
     many = isinstance(entry, Retired) and len(plan.targets(entry)) > 1
     if old_local is not None and not many:
-        keeps = plan.module.rebound | plan.around.patched | plan.around.imported_elsewhere
-        keeps = keeps | plan.module.exported | plan.module.other_names
+        keeps = plan.module.rebound | plan.around.patched
+        keeps = keeps | plan.module.exported | plan.module.other_names | plan.module.in_strings
         moved = isinstance(entry, Move) and entry not in plan.instead
-        if moved or old_local != old_name or old_local in keeps:
+        if (
+            moved
+            or old_local != old_name
+            or old_local in keeps
+            or plan.around.is_imported(old_local)
+        ):
             return old_local
         if plan.around.is_init:
             return old_local
@@ -157,7 +163,7 @@ def _use(plan: Plan, names: Names, use: Use) -> None:
     names.uses[use.node] = " | ".join(new.local for new in locals_)
     if found and found[0] in plan.calls:
         names.calls[found[0]] = locals_[0].local
-    if not by_name or _is_star(plan, use):
+    if not by_name or is_star(plan.module, use):
         for item in _providers(plan, use):
             known = names.imports[item.statement]
             known += [new for new in locals_ if new not in known]
@@ -180,13 +186,9 @@ def _returned(plan: Plan, node: cst.CSTNode, classes: Sequence[str]) -> str | No
     return None
 
 
-def _is_star(plan: Plan, use: Use) -> bool:
-    return isinstance(use.node, cst.Name) and use.node.value in plan.module.undefined
-
-
 def _providers(plan: Plan, use: Use) -> list[Imported]:
     """Return the import statements that bring the module of a use."""
-    if _is_star(plan, use):
+    if is_star(plan.module, use):
         return [i for i in plan.module.imports if i.local == "*" and i.module == use.module][:1]
     path = dotted(use.node)
     fitting = [i for i in plan.module.imports if i.entry is None and path.startswith(f"{i.local}.")]
@@ -199,7 +201,7 @@ def _whole_module(plan: Plan, names: Names, item: Imported) -> None:
     done = names.dropped.union(names.uses)
     rewritten = [u for u in plan.module.uses if u.node in done]
     if item.local == "*":
-        mine = [u for u in plan.module.uses if _is_star(plan, u) and u.module == item.module]
+        mine = [u for u in plan.module.uses if is_star(plan.module, u) and u.module == item.module]
         other_star = any(i.local == "*" and i is not item for i in plan.module.imports)
         unknown = plan.module.undefined - {str(u.node.value) for u in plan.module.uses}
         if mine and all(u.node in done for u in mine) and not (unknown or other_star):
@@ -214,12 +216,13 @@ def _whole_module(plan: Plan, names: Names, item: Imported) -> None:
                 break
             node = node.value
     scope = plan.module.scope(item.statement)
+    brought = (item.local, item.local.partition(".")[0])  # import a.b binds a
     references = [
         access.node
         for assignment in (scope.assignments if scope else ())
         if isinstance(assignment, ImportAssignment)
         and assignment.node is item.statement
-        and assignment.name == item.local
+        and assignment.name in brought
         for access in assignment.references
     ]
     if references and all(node in chains for node in references) and item.alias:

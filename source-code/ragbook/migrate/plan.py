@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -12,6 +13,8 @@ from ragbook.migrate.table import Move, Retired, retired
 from ragbook.migrate.uses import Module
 
 COMPRESSION = "ContextualCompressionRetriever"
+INTO = "RerankRetriever"
+"""What a retriever is here that has a reranker in it."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +24,12 @@ class Surroundings:
     Args:
         prefix: The module of the copied files as imported here: `app.retrievers`, `.retrievers`.
         is_init: Whether it is the `__init__.py` of a package, whose names others import.
-        imported_elsewhere: Names that other modules of the project import from it.
+        imported_elsewhere: Names that other modules of the project import from it; "*" for all.
         patched: Names in it that strings of the project reach, as `mock.patch("app.rag.X")`.
         own_methods: Old method names that classes of the project define themselves.
         words: Attributes and short strings that are used anywhere in the project.
         words_elsewhere: Attributes of retired classes' objects that other files use.
-        kept: What another file keeps, so that its companions (`together`) stay in all files.
+        kept: What stays in every file, each with the reason, as `together.kept_everywhere` says.
     """
 
     prefix: str = "retrievers"
@@ -36,7 +39,12 @@ class Surroundings:
     own_methods: frozenset[str] = frozenset()
     words: frozenset[str] = frozenset()
     words_elsewhere: frozenset[str] = frozenset()
-    kept: frozenset[str] = frozenset()
+    kept: Mapping[str, str] = field(default_factory=dict)
+
+    def is_imported(self, name: str) -> bool:
+        """Tell whether another module of the project has a name from this one."""
+        starred = "*" in self.imported_elsewhere and not name.startswith("_")
+        return starred or name in self.imported_elsewhere
 
 
 @dataclass

@@ -18,7 +18,7 @@ from ragbook.migrate.naming import Names, NewImport, choose_names
 from ragbook.migrate.notebooks import SEPARATOR
 from ragbook.migrate.plan import Plan, Surroundings
 from ragbook.migrate.together import Group, group_of
-from ragbook.migrate.uses import Statement, dotted, read_module
+from ragbook.migrate.uses import Statement, is_annotation, read_module
 
 WIDTH = 88
 """Longer import lines are broken, one name a line."""
@@ -53,7 +53,7 @@ def rewrite_source(text: str, around: Surroundings, file: str = "") -> Rewritten
     if tree.code != text:
         raise ValueError("its line ends or blanks cannot be kept as they are")
     module = read_module(tree)
-    if not (module.imports or module.texts or module.methods):
+    if not (module.imports or module.texts or module.methods or module.method_names):
         return Rewritten(text)
     plan = make_plan(module, around)
     names = choose_names(plan)
@@ -71,6 +71,8 @@ class _Rewriter(cst.CSTTransformer):
         self.plan, self.names, self.methods = plan, names, methods
         self.config = plan.module.wrapper.module.config_for_parsing
         self.empty: set[cst.CSTNode] = set()
+        self.touched = False
+        """Whether a call was rewritten since the last statement."""
 
     def visit_Call(self, node: cst.Call) -> bool:
         return node not in self.plan.calls
@@ -79,6 +81,7 @@ class _Rewriter(cst.CSTTransformer):
         call = self.plan.calls.get(original_node)
         if call is None:
             return rewritten_method(self.methods, original_node, updated_node)
+        self.touched = True
         new = with_arguments(original_node, call.arguments, lambda value: self._visit(value))
         cls = cst.Name(self.names.calls[original_node])
         func = cst.Attribute(cls, cst.Name(call.method)) if call.method else cls
@@ -112,21 +115,12 @@ class _Rewriter(cst.CSTTransformer):
     def leave_SimpleString(
         self, original_node: cst.SimpleString, updated_node: cst.SimpleString
     ) -> cst.BaseExpression:
-        if not self.names.renamed or not self._is_annotation(original_node):
+        if not self.names.renamed or not is_annotation(self.plan.module.parent, original_node):
             return updated_node
         value = updated_node.value
         for old, new in self.names.renamed.items():
             value = re.sub(rf"(?<![\w.]){re.escape(old)}(?!\w)", new, value)
         return updated_node.with_changes(value=value)
-
-    def _is_annotation(self, node: cst.CSTNode) -> bool:
-        while not isinstance(node, cst.BaseStatement | cst.Call | cst.Module):
-            if isinstance(node, cst.Subscript) and dotted(node.value).endswith("Literal"):
-                return False
-            if isinstance(node, cst.Annotation):
-                return True
-            node = self.plan.module.parent(node)
-        return False
 
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
@@ -134,7 +128,7 @@ class _Rewriter(cst.CSTTransformer):
         if original_node in self.plan.removed:
             return self._emptied(original_node)
         if not any(small in self.names.imports for small in original_node.body):
-            return updated_node
+            return self._with_comments(original_node, updated_node)
         alone = len(original_node.body) == 1
         news = self._small_statements(original_node.body, updated_node.body)
         if not news:
@@ -156,11 +150,24 @@ class _Rewriter(cst.CSTTransformer):
         news = self._small_statements(original_node.body, updated_node.body)
         return updated_node.with_changes(body=_joined(news) if news else [cst.Pass()])
 
+    def _with_comments(
+        self, old: cst.SimpleStatementLine, new: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine:
+        """Return a statement with comments above it that have no place in its new calls."""
+        if not self.touched:
+            return new
+        self.touched = False
+        lost = [line for small in old.body for line in _lost_comments(small, new.body)]
+        return new.with_changes(leading_lines=[*new.leading_lines, *lost]) if lost else new
+
     def _emptied(self, line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
         """Return a mark in place of a statement that goes; its comments go to the next one."""
         comments = [one for one in line.leading_lines if one.comment]
         if any(one.comment and one.comment.value.startswith(SEPARATOR) for one in comments):
             comments = list(line.leading_lines)  # the marks between the cells of a notebook
+        for small in line.body:
+            if not isinstance(small, cst.Import | cst.ImportFrom):
+                comments += _lost_comments(small, ())
         if line.trailing_whitespace.comment:
             comments.append(cst.EmptyLine(comment=line.trailing_whitespace.comment))
         mark = cst.SimpleStatementLine([cst.Pass()], leading_lines=comments)

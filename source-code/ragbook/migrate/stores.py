@@ -22,9 +22,10 @@ def plan_stores(plan: Plan) -> None:
     plan.stores.clear()
     plan.instead.clear()
     uses = [u for u in plan.module.uses if isinstance(u.entry, Move) and u.entry.new_name == BYTES]
-    outside = plan.around.imported_elsewhere | plan.around.patched | plan.module.exported
+    outside = plan.around.patched | plan.module.exported
     entries = [use.entry for use in uses]
-    if any(i.local in outside for i in plan.module.imports if i.entry in entries):
+    locals_ = [item.local for item in plan.module.imports if item.entry in entries]
+    if any(local in outside or plan.around.is_imported(local) for local in locals_):
         return
     found = [plan.module.called(use) for use in uses]
     calls = [one[0] for one in found if one and one[1] == "" and not one[0].args]
@@ -43,8 +44,9 @@ def _values(plan: Plan, call: cst.Call, calls: list[cst.Call]) -> list[cst.CSTNo
         return [call]
     name = statement.targets[0].target
     scope = plan.module.scope(name)
-    outside = plan.around.imported_elsewhere | plan.module.exported
-    if not isinstance(name, cst.Name) or scope is None or name.value in outside:
+    if not isinstance(name, cst.Name) or scope is None:
+        return [call]
+    if name.value in plan.module.exported or plan.around.is_imported(name.value):
         return [call]
     values: list[cst.CSTNode] = []
     for one in scope[name.value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,8 +27,8 @@ class Survey:
     """Attributes, keywords and strings that say how a class is used, as the table names them."""
     members: set[tuple[str, Path]] = field(default_factory=set)
     """Attributes that differ here, and the file that uses one without building the class."""
-    kept: frozenset[str] = frozenset()
-    """What a file keeps, so that its companions stay in all, as `together.kept_everywhere` says."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """What stays in every file, each with the reason, as `together.kept_everywhere` says."""
 
     def around(self, file: Path, prefix: str) -> Surroundings:
         """Return what must be known for rewriting one file."""
@@ -61,8 +61,9 @@ def read_project(sources: Iterable[tuple[Path, str]]) -> Survey:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError):
             continue
+        aliases = _aliases(tree)
         for node in ast.walk(tree):
-            _read(survey, node, file)
+            _read(survey, node, file, aliases)
             word = _word(node)
             if word in watched:
                 survey.words.add(word)
@@ -101,7 +102,18 @@ def _is_path(node: ast.expr) -> bool:
     return isinstance(node, ast.Name)
 
 
-def _read(survey: Survey, node: ast.AST, file: Path) -> None:
+def _aliases(tree: ast.Module) -> dict[str, str]:
+    """Return the last part of the name of what is imported under another name, by that one."""
+    return {
+        alias.asname: alias.name.rpartition(".")[2]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if alias.asname
+    }
+
+
+def _read(survey: Survey, node: ast.AST, file: Path, aliases: Mapping[str, str]) -> None:
     if isinstance(node, ast.ImportFrom):
         if not node.level and is_old(node.module or ""):
             return
@@ -113,7 +125,8 @@ def _read(survey: Survey, node: ast.AST, file: Path) -> None:
     elif isinstance(node, ast.Attribute):
         path = ast.unparse(node.value) if _is_path(node.value) else ""
         if path and not is_old(path):
-            survey.imported.add((path.rpartition(".")[2], node.attr, file))
+            module = path.rpartition(".")[2]
+            survey.imported.add((aliases.get(module, module), node.attr, file))
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         if PATH_TO_NAME.fullmatch(node.value) and not is_old(node.value):
             module, _, name = node.value.rpartition(".")

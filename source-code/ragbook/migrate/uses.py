@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import cast
@@ -26,6 +27,10 @@ from ragbook.migrate.table import Entry, canonical, is_old, listed, lookup, modu
 
 DOTTED = re.compile(r"(?:langchain|langchain_classic|langchain_community)(?:\.\w+)+")
 OLD_METHODS = {"get_relevant_documents": "invoke", "aget_relevant_documents": "ainvoke"}
+
+WORD = re.compile(r"\w+")
+CLASS_NAMES = ("__name__", "__qualname__", "get_name")
+"""Attributes that say what a class is called."""
 
 Statement = cst.Import | cst.ImportFrom
 
@@ -82,10 +87,18 @@ class Module:
     uses: list[Use] = field(default_factory=list)
     texts: list[Text] = field(default_factory=list)
     methods: list[tuple[cst.Attribute, int]] = field(default_factory=list)
+    method_names: list[tuple[str, int]] = field(default_factory=list)
+    """Old methods that are named in strings, such as `hasattr(r, "get_relevant_documents")`."""
     bound: set[str] = field(default_factory=set)
     rebound: set[str] = field(default_factory=set)
     exported: set[str] = field(default_factory=set)
+    in_strings: set[str] = field(default_factory=set)
+    """Names in strings that are no annotations, such as `cast("X", y)` or `globals()["X"]`."""
+    name_asked: list[int] = field(default_factory=list)
+    """Lines that ask for the name of a class."""
     undefined: set[str] = field(default_factory=set)
+    other_stars: list[int] = field(default_factory=list)
+    """Lines of star imports from modules that are not old."""
     other_names: set[str] = field(default_factory=set)
     """Names that are read and were not found to be something of an old package."""
 
@@ -162,12 +175,12 @@ class _Finder(cst.CSTVisitor):
         self.names = module.wrapper.resolve(QualifiedNameProvider)
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        if node.relative or node.module is None:
-            return False
         home = dotted(node.module)
-        if not is_old(home):
-            return False
         line = self.found.line(node)
+        if node.relative or not is_old(home):
+            if isinstance(node.names, cst.ImportStar):
+                self.found.other_stars.append(line)
+            return False
         if isinstance(node.names, cst.ImportStar):
             self._star(node, home, line)
             return False
@@ -207,6 +220,8 @@ class _Finder(cst.CSTVisitor):
         return False
 
     def visit_Attribute(self, node: cst.Attribute) -> bool:
+        if node.attr.value in CLASS_NAMES:
+            self.found.name_asked.append(self.found.line(node))
         if node.attr.value in OLD_METHODS:
             self.found.methods.append((node, self.found.line(node)))
         return not self._use(node)
@@ -241,33 +256,76 @@ class _Finder(cst.CSTVisitor):
             value = node.evaluated_value
         except (SyntaxError, ValueError):
             return
-        if isinstance(value, str) and DOTTED.fullmatch(value) and not self._is_docstring(node):
+        if not isinstance(value, str) or isinstance(self.found.parent(node), cst.Expr):
+            return  # a docstring
+        if DOTTED.fullmatch(value):
             split = split_path(value)
             if split and lookup(*split) is not None:
                 self.found.texts.append(Text(node, value, self.found.line(node)))
+        if value in OLD_METHODS:
+            self.found.method_names.append((value, self.found.line(node)))
+        if not is_annotation(self.found.parent, node):
+            self.found.in_strings.update(_names_in(value))
 
-    def _is_docstring(self, node: cst.SimpleString) -> bool:
-        return isinstance(self.found.parent(node), cst.Expr)
+    def visit_Comment(self, node: cst.Comment) -> None:
+        if node.value.startswith("# type:"):
+            self.found.in_strings.update(WORD.findall(node.value))
 
-    def visit_Assign(self, node: cst.Assign) -> None:
-        targets = [target.target for target in node.targets]
-        if any(isinstance(t, cst.Name) and t.value == "__all__" for t in targets):
-            self.found.exported.update(_strings(node.value))
-
-    def visit_AugAssign(self, node: cst.AugAssign) -> None:
-        if isinstance(node.target, cst.Name) and node.target.value == "__all__":
-            self.found.exported.update(_strings(node.value))
-
-    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-        if isinstance(node.target, cst.Name) and node.target.value == "__all__" and node.value:
-            self.found.exported.update(_strings(node.value))
+    def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> None:
+        for small in node.body:
+            if _changes_all(small):
+                strings = _Strings()
+                small.visit(strings)
+                self.found.exported.update(strings.found)
 
 
-def _strings(node: cst.BaseExpression) -> Sequence[str]:
-    if isinstance(node, cst.List | cst.Tuple):
-        values = [e.value for e in node.elements if isinstance(e.value, cst.SimpleString)]
-        return [str(value.evaluated_value) for value in values]
-    return ()
+def _names_in(text: str) -> set[str]:
+    """Return the names in a text that reads as an expression; a sentence has none."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _changes_all(statement: cst.BaseSmallStatement) -> bool:
+    """Tell whether a statement says what `__all__` is, or adds to it."""
+    if isinstance(statement, cst.Assign):
+        return any(dotted(target.target) == "__all__" for target in statement.targets)
+    if isinstance(statement, cst.AugAssign | cst.AnnAssign):
+        return dotted(statement.target) == "__all__"
+    call = statement.value if isinstance(statement, cst.Expr) else None
+    return isinstance(call, cst.Call) and dotted(call.func).startswith("__all__.")
+
+
+class _Strings(cst.CSTVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def visit_SimpleString(self, node: cst.SimpleString) -> None:
+        self.found.add(str(node.evaluated_value))
+
+
+def is_annotation(parent: Callable[[cst.CSTNode], cst.CSTNode], node: cst.CSTNode) -> bool:
+    """Tell whether a string is read as a type: in an annotation, but not what it only holds.
+
+    Args:
+        parent: Returns the node around a node.
+        node: The string.
+    """
+    child, around = node, parent(node)
+    while not isinstance(around, cst.BaseStatement | cst.BaseSmallStatement | cst.Call):
+        if isinstance(around, cst.Annotation):
+            return True
+        if isinstance(around, cst.Module):
+            return False
+        if isinstance(around, cst.Subscript) and child in around.slice:
+            name = dotted(around.value).rpartition(".")[2]
+            if name == "Literal" or (name == "Annotated" and child is not around.slice[0]):
+                return False
+        child, around = around, parent(around)
+    return False
 
 
 def dotted(node: cst.CSTNode | None) -> str:
