@@ -360,6 +360,18 @@ def test_a_maker_s_package_that_holds_langchain_core_is_said(
     )
 
 
+def test_a_pin_that_the_new_requirement_replaces_is_not_in_the_way(tmp_path: Path) -> None:
+    splitter = "from langchain.text_splitter import CharacterTextSplitter\n"
+    pin = "langchain-text-splitters<0.3"
+    files = {"a.py": splitter, "pyproject.toml": listing(pin)}
+    said = closing(written(tmp_path, files))
+    assert not [line for line in said if "is held below" in line]
+    # In a group, `uv add` leaves it as it is.
+    group = f'[dependency-groups]\ndev = ["{pin}"]\n'
+    said = closing(written(tmp_path, {"a.py": splitter, "pyproject.toml": listing() + group}))
+    assert [line for line in said if "is held below 0.3.10 in pyproject.toml, line 7" in line]
+
+
 def test_the_json_says_what_the_text_says(tmp_path: Path) -> None:
     from ragbook.migrate.report import as_json
 

@@ -325,5 +325,5 @@ def test_how_far_it_is_is_told(tmp_path: Path) -> None:
     migrate(tmp_path, write=True, force=True, tell=told.append)
     assert told[:2] == ["Reading: 0 of 25 files", "Reading: 20 of 25 files"]
     assert "Comparing: 20 of 25 files" in told
-    assert "Rewriting: 20 of 25 files" in told
+    assert "Planning: 20 of 25 files" in told
     assert told[-1] == "Writing: 20 of 25 files"

@@ -123,13 +123,16 @@ class Dependencies:
 
     def _held(self) -> Iterator[str]:
         """Say of a package that has to stay that it keeps langchain-core below 1."""
-        if not any(one.startswith("langchain-core") for one in self.needed):
+        if not any(one.startswith("langchain-") and ">=1" in one for one in self.needed):
             return
         told = set(self.remove)
+        added = {name for name, _ in filter(None, map(parsed, self.add))}
         for one in self.lists.packages:
             first = FIRST_BESIDE_CORE_1.get(one.package)
             if first is None or one.package in told or not one.is_below(first):
                 continue
+            if one.package in added and one.option in ("", None):
+                continue  # the new requirement takes its place
             told.add(one.package)
             yield (
                 f"{one.package} is held below {first} in {one.file}, line {one.line}, and "
