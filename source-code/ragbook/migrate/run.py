@@ -143,8 +143,8 @@ def _drafts(
     told = _counted(sources, "Planning", tell)
     drafts = {source: _rewritten(source, survey, result) for source in told}
     # What one file keeps can make another one keep more, so repeat until nothing is added.
-    while (kept := kept_everywhere(new.group for new in drafts.values())) != survey.kept:
-        survey.kept = kept
+    while (kept := kept_everywhere(d.group for d in drafts.values())).keys() - survey.kept.keys():
+        survey.kept = {**kept, **survey.kept}
         again = [source for source, new in drafts.items() if new.group.named]
         drafts |= {source: _rewritten(source, survey, result) for source in again}
     return drafts
