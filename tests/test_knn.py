@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from math import sqrt
 from typing import Any
 
@@ -15,7 +16,6 @@ from scipy.optimize import minimize
 
 from helpers import TraceRecorder, doc, texts
 from retrievers import KNNRetriever, SVMRetriever
-from retrievers.knn import VectorsInMemory
 
 POINTS = {
     "east": [1.0, 0.0],
@@ -46,6 +46,7 @@ def knn(*names: str, **fields: Any) -> KNNRetriever:
     return KNNRetriever.from_texts(names, Points(), **fields)
 
 
+Kind = type[KNNRetriever] | type[SVMRetriever]
 both_kinds = pytest.mark.parametrize("kind", [KNNRetriever, SVMRetriever])
 
 
@@ -97,7 +98,7 @@ def test_a_vector_of_zeros_is_as_near_as_a_right_angle() -> None:
 
 @both_kinds
 @pytest.mark.parametrize("size", [3, 64, 257])
-def test_ties_keep_the_order_of_the_texts(kind: type[VectorsInMemory], size: int) -> None:
+def test_ties_keep_the_order_of_the_texts(kind: Kind, size: int) -> None:
     names = [f"text {n}" for n in range(97)]
     rows = DeterministicFakeEmbedding(size=size).embed_documents(["a", "b"])
     retriever = kind(
@@ -112,7 +113,7 @@ def test_ties_keep_the_order_of_the_texts(kind: type[VectorsInMemory], size: int
 
 
 @both_kinds
-def test_metadata_and_ids_come_along_on_copies(kind: type[VectorsInMemory]) -> None:
+def test_metadata_and_ids_come_along_on_copies(kind: Kind) -> None:
     given = [doc("east", "e", tags=["sun"]), doc("west", "w"), doc("north")]
     before = [d.model_dump_json() for d in given]
     retriever = kind.from_documents(given, Points(), k=3)
@@ -191,7 +192,7 @@ def test_svm_relevancy_is_relative_to_the_question_itself() -> None:
 
 
 @both_kinds
-async def test_a_blank_query_or_an_empty_corpus_asks_no_model(kind: type[VectorsInMemory]) -> None:
+async def test_a_blank_query_or_an_empty_corpus_asks_no_model(kind: Kind) -> None:
     for names in (["east"], []):
         embeddings = Points()
         retriever = kind.from_texts(names, embeddings)
@@ -203,7 +204,7 @@ async def test_a_blank_query_or_an_empty_corpus_asks_no_model(kind: type[Vectors
 
 
 @both_kinds
-async def test_k_at_construction_and_per_call(kind: type[VectorsInMemory]) -> None:
+async def test_k_at_construction_and_per_call(kind: Kind) -> None:
     retriever = kind.from_texts(["east", "west", "north"], Points(), k=2)
     assert len(retriever.invoke("east")) == 2
     assert len(await retriever.ainvoke("east", k=1)) == 1
@@ -222,18 +223,73 @@ async def test_k_at_construction_and_per_call(kind: type[VectorsInMemory]) -> No
         ({"index": [[1.0, 2.0]]}, "index must have one entry for each text, got 1 for 2"),
         ({"index": [[1.0], [1.0, 2.0]]}, "lists of one length of finite numbers"),
         ({"index": [[1.0], [float("nan")]]}, "finite numbers"),
+        ({"index": [[1.0], [1e200]]}, "finite numbers of at most 1e"),
         ({"metadatas": [{}]}, "metadatas must have one entry"),
         ({"ids": ["a", "b", "c"]}, "ids must have one entry"),
         ({"relevancy_threshold": 1.5}, "less than or equal to 1"),
         ({"docs": []}, "Extra inputs"),
     ],
 )
+@both_kinds
 def test_what_does_not_fit_is_refused_when_it_is_built(
-    fields: dict[str, Any], message: str
+    kind: Kind, fields: dict[str, Any], message: str
 ) -> None:
     given = {"embeddings": Points(), "texts": ["east", "west"], "index": [[1, 0], [-1, 0]]}
     with pytest.raises(ValueError, match=message):
-        KNNRetriever(**{**given, **fields})
+        kind(**{**given, **fields})
+
+
+@both_kinds
+def test_a_model_that_returns_too_few_vectors_is_named(kind: Kind) -> None:
+    class Forgetful(Points):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            return [[1.0, 0.0]]
+
+    with pytest.raises(ValueError, match="Forgetful returned 1 vectors for 2 texts"):
+        kind.from_texts(["east", "west"], Forgetful())
+
+
+@both_kinds
+def test_the_metadata_given_stays_the_callers_and_what_is_found_the_retrievers(kind: Kind) -> None:
+    given = {"tags": ["sun"], 3: "three"}
+    retriever = kind.from_texts(["east"], Points(), metadatas=[given])
+    given["tags"].append("moon")  # type: ignore[attr-defined]
+    (found,) = retriever.invoke("east")
+    assert (found.metadata["tags"], found.metadata[3]) == (["sun"], "three")
+
+
+def test_no_cosine_is_above_1() -> None:
+    embeddings = DeterministicFakeEmbedding(size=7)
+    names = [f"text {n}" for n in range(200)]
+    retriever = KNNRetriever.from_texts(names, embeddings, k=1)
+    best = [retriever.invoke(name)[0].metadata["dense_score"] for name in names]
+    assert best == pytest.approx([1.0] * 200)
+    assert max(best) <= 1
+
+
+def test_texts_beyond_the_question_come_in_the_order_of_their_scores() -> None:
+    west = [f"west {n}" for n in range(6)]
+    vectors = {**POINTS, "very far east": [9.0, 0.0], **{name: [-1.0, 0.0] for name in west}}
+    retriever = SVMRetriever(
+        embeddings=Points(),
+        texts=["far east", "very far east", *west],
+        index=[vectors[name] for name in ("far east", "very far east", *west)],
+    )
+    assert texts(retriever.invoke("east", k=2)) == ["very far east", "far east"]
+
+
+def test_without_scikit_learn_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.svm", None)
+    with pytest.raises(ImportError, match="uv add scikit-learn"):
+        SVMRetriever.from_texts(["east"], Points()).invoke("east")
+
+
+@both_kinds
+def test_numbers_of_which_no_product_is_left_count_as_0(kind: Kind) -> None:
+    index = [[1e-310, 0.0], [1.0, 1e-310]]
+    retriever = kind(embeddings=Points(), texts=["nowhere", "east"], index=index)
+    assert retriever.index.tolist() == [[0, 0], [1, 0]]
+    assert texts(retriever.invoke("east")) == ["east", "nowhere"]
 
 
 def test_one_string_is_no_list_of_texts() -> None:
@@ -241,7 +297,7 @@ def test_one_string_is_no_list_of_texts() -> None:
         KNNRetriever.from_texts("east", Points())
 
 
-@pytest.mark.parametrize("vector", [[1.0, 2.0, 3.0], [float("inf"), 0.0], []])
+@pytest.mark.parametrize("vector", [[1.0, 2.0, 3.0], [float("inf"), 0.0], [1e300, 0.0], []])
 def test_a_query_vector_that_does_not_fit_is_named(vector: list[float]) -> None:
     retriever = knn("east", "west")
     POINTS["odd"] = vector
@@ -253,7 +309,7 @@ def test_a_query_vector_that_does_not_fit_is_named(vector: list[float]) -> None:
 
 
 @both_kinds
-async def test_a_trace_shows_what_was_found(kind: type[VectorsInMemory]) -> None:
+async def test_a_trace_shows_what_was_found(kind: Kind) -> None:
     retriever, trace = kind.from_texts(["east", "west"], Points()), TraceRecorder()
     retriever.invoke("east", trace.config)
     await retriever.ainvoke("east", trace.config)

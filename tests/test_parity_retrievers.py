@@ -121,6 +121,42 @@ def test_the_nearest_text_passes_a_relative_threshold() -> None:
     assert texts(ours.invoke("owl")) == ["owl"]
 
 
+def test_the_best_text_is_not_last_of_those_beyond_the_question() -> None:
+    """There the question takes the first place, and what was there the place of the question."""
+
+    class Given(Embeddings):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            return [self.embed_query(text) for text in texts]
+
+        def embed_query(self, text: str) -> list[float]:
+            return {"q": [1.0, 0.0], "near": [3.0, 0.0], "far": [5.0, 0.0]}.get(text, [-1.0, 0.0])
+
+    names = ["near", "far", *(f"opposite {n}" for n in range(6))]
+    assert texts(community.SVMRetriever.from_texts(names, Given(), k=2).invoke("q")) == [
+        "near",
+        "far",
+    ]
+    assert texts(new.SVMRetriever.from_texts(names, Given(), k=2).invoke("q")) == ["far", "near"]
+
+
+def test_a_vector_of_zeros_hides_nothing() -> None:
+    """There its cosine is no number, and no text of the corpus passes any threshold."""
+
+    class Given(Embeddings):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            return [self.embed_query(text) for text in texts]
+
+        def embed_query(self, text: str) -> list[float]:
+            return {"owl": [1.0, 0.0], "kite": [0.5, 1.0]}.get(text, [0.0, 0.0])
+
+    names = ["owl", "kite", ""]
+    with np.errstate(invalid="ignore"):
+        theirs = community.KNNRetriever.from_texts(names, Given(), relevancy_threshold=0.1)
+        assert theirs.invoke("owl") == []
+    ours = new.KNNRetriever.from_texts(names, Given(), relevancy_threshold=0.1)
+    assert texts(ours.invoke("owl")) == ["owl", "kite"]
+
+
 # Words in memory
 
 
