@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import textwrap
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from test_migrate_project import written
 from ragbook.migrate.plan import INTO
 from ragbook.migrate.rewrite import Rewritten, rewrite_source
 from ragbook.migrate.survey import read_project
-from ragbook.migrate.table import retired
+from ragbook.migrate.table import Move, names, retired
 
 
 def rewritten(code: str) -> Rewritten:
@@ -451,3 +453,111 @@ def test_no_dictionary_is_put_into_an_f_string() -> None:
     new = rewritten(code)
     assert new.text == 'x = f"{r.get_relevant_documents(q, tags=[1])} {r.invoke(q)}"\n'
     assert "f-string" in reasons(new)
+
+
+# Where names went
+
+
+def test_every_new_place_in_the_core_is_there() -> None:
+    moves = {entry for entry in names().values() if isinstance(entry, Move) and not entry.maker}
+    assert len(moves) > 300
+    missing = [m for m in moves if not hasattr(importlib.import_module(m.new_module), m.new_name)]
+    assert missing == []
+
+
+MOST_USED = """
+langchain.callbacks StdOutCallbackHandler FileCallbackHandler
+langchain.callbacks.base BaseCallbackHandler
+langchain.callbacks.manager CallbackManagerForRetrieverRun AsyncCallbackManagerForRetrieverRun
+langchain.callbacks.streaming_stdout StreamingStdOutCallbackHandler
+langchain.chat_models.base BaseChatModel
+langchain.docstore.document Document
+langchain.document_loaders.base BaseLoader
+langchain.embeddings FakeEmbeddings HuggingFaceEmbeddings OpenAIEmbeddings
+langchain.embeddings.base Embeddings
+langchain.globals set_debug set_verbose
+langchain.llms FakeListLLM
+langchain.llms.base LLM
+langchain.load dumps loads
+langchain.memory ChatMessageHistory
+langchain.output_parsers PydanticOutputParser CommaSeparatedListOutputParser
+langchain.prompts PromptTemplate ChatPromptTemplate MessagesPlaceholder
+langchain.prompts.chat ChatPromptTemplate HumanMessagePromptTemplate SystemMessagePromptTemplate
+langchain.schema Document BaseRetriever HumanMessage SystemMessage StrOutputParser format_document
+langchain.schema.document Document
+langchain.schema.embeddings Embeddings
+langchain.schema.messages AIMessage HumanMessage
+langchain.schema.output_parser StrOutputParser
+langchain.schema.retriever BaseRetriever
+langchain.schema.runnable RunnableLambda RunnableParallel RunnablePassthrough
+langchain.schema.vectorstore VectorStore
+langchain.storage InMemoryStore InMemoryByteStore
+langchain.text_splitter CharacterTextSplitter RecursiveCharacterTextSplitter TextSplitter
+langchain.tools StructuredTool
+langchain.tools.retriever create_retriever_tool
+langchain.agents Tool tool
+langchain.vectorstores Chroma VectorStore
+langchain.vectorstores.base VectorStoreRetriever
+langchain_community.vectorstores Chroma
+"""
+
+
+@pytest.mark.parametrize("line", MOST_USED.split("\n")[1:-1])
+def test_what_stands_beside_retrievers_is_moved_with_them(line: str) -> None:
+    module, *listed = line.split()
+    new = rewritten(f"from {module} import {', '.join(listed)}\n")
+    assert "langchain." not in new.text
+    assert "langchain_community" not in new.text
+    for name in listed:
+        assert re.search(rf"^from langchain_\w+.* import .*\b{name}\b", new.text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("langchain.chains.RetrievalQA", "prompt | llm | parser"),
+        ("langchain.memory.ConversationBufferMemory", "checkpointer"),
+        ("langchain.document_loaders.TextLoader", "the library that it wraps"),
+        ("langchain.vectorstores.Milvus", "its maker's package"),
+        ("langchain.pydantic_v1.BaseModel", "from pydantic"),
+        ("langchain_core.pydantic_v1.Field", "from pydantic"),
+        ("langchain.retrievers.multi_vector.SearchType", 'search_type="mmr"'),
+        ("langchain.document_transformers.EmbeddingsClusteringFilter", "MMRRetriever"),
+        ("langchain_community.document_transformers.EmbeddingsClusteringFilter", "MMRRetriever"),
+        ("langchain.hub", "pull_prompt"),
+        ("langchain.agents.AgentExecutor", "create_agent"),
+    ],
+)
+def test_what_nothing_replaces_says_what_to_do(path: str, advice: str) -> None:
+    module, _, name = path.rpartition(".")
+    (one,) = rewritten(f"from {module} import {name}\n").findings
+    assert not one.rewritten
+    assert advice in one.why
+
+
+def test_what_langchain_itself_still_has_stays() -> None:
+    code = "from langchain.chat_models.base import init_chat_model\n"
+    assert rewritten(code).findings == []
+
+
+def test_an_old_method_that_a_string_names_is_listed() -> None:
+    new = rewritten("ok = hasattr(r, 'get_relevant_documents')\n")
+    assert [(one.old, one.here, one.why) for one in new.findings] == [
+        ("get_relevant_documents", "invoke", "it is named in a string")
+    ]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import app.rag as search\nsearch.EnsembleRetriever(retrievers=[])\n",
+        "from app import rag as search\nsearch.EnsembleRetriever(retrievers=[])\n",
+        "from app.rag import *\nEnsembleRetriever(retrievers=[])\n",
+    ],
+)
+def test_a_name_that_another_file_takes_from_a_module_is_left_there(
+    tmp_path: Path, use: str
+) -> None:
+    code = "from langchain.retrievers import EnsembleRetriever\n"
+    written(tmp_path, {"app/__init__.py": "", "app/rag.py": code, "use.py": use})
+    assert (tmp_path / "app/rag.py").read_text() == code

@@ -1,4 +1,31 @@
-"""Decide, for one module, what is rewritten and what is left, and why."""
+"""Decide, for one module, what is rewritten and what is left, and why.
+
+The rule above all: what is rewritten does the same as before, but for the differences that the
+table names. Where that cannot be seen, the class is left in the whole module, with the line and the
+reason, for a module that has half of its calls rewritten is harder to finish by hand.
+
+A name that only moved (`Move`) is imported from its new place under the name it has. A class that
+is replaced (`Retired`) is left
+
+- if the table says so: the class, a method, an argument or a value (`calls.py`, `values.py`);
+- if a call hides what it gives: `**`, or more by position than is known;
+- if the class is used other than by a call or for its type: handed to a function, subclassed,
+  given another name (`places.py`);
+- if its name can stand for something else, too: another import, a class of one's own, a later
+  star import (`meaning.py`);
+- if others have the name from this module: another file, `__all__`, the `__init__.py` of a package;
+- if an object of it is asked for what differs here, or may be (`members.py`): the object is
+  followed to names, `self.x` and annotations (`objects.py`), and an attribute is renamed only where
+  the object is known; and if it is pickled;
+- if the project does something with any such object that differs here (`anywhere` in the table);
+- if its objects go into those of a class that is left, or a file asks for the type of objects that
+  another file builds (`together.py`).
+
+A class is not left for the sake of looks. Two things are only done where they are safe, and
+otherwise the class is rewritten without them: a reranker goes into the retriever around it
+(`fuse.py`), and a class is imported under our name for it (`naming.py`), for which the old one
+stays where a string, another binding or another file has it.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,9 @@ from pathlib import Path
 SKIPPED = {"node_modules", "__pycache__", "site-packages"}
 LARGEST = {".py": 2_000_000, ".ipynb": 50_000_000}
 """Bytes above which a file is reported and not read: nobody writes such a one by hand."""
-MENTIONS = re.compile(r"\blangchain(?:_classic|_community)?\b|(?<!\w)a?get_relevant_documents\b")
+MENTIONS = re.compile(
+    r"\blangchain(?:_classic|_community|_core\.pydantic_v1)?\b|(?<!\w)a?get_relevant_documents\b"
+)
 
 
 class FileFault(ValueError):

@@ -14,7 +14,9 @@ STILL_IN_LANGCHAIN = {
     "langchain": {"__version__"},
     "langchain.agents": {"AgentState", "create_agent"},
     "langchain.chat_models": {"BaseChatModel", "init_chat_model"},
+    "langchain.chat_models.base": {"init_chat_model"},
     "langchain.embeddings": {"Embeddings", "init_embeddings"},
+    "langchain.embeddings.base": {"init_embeddings"},
     "langchain.messages": None,
     "langchain.rate_limiters": None,
     "langchain.agents.middleware": None,
@@ -148,7 +150,21 @@ MOVED_WITH_A_DIFFERENCE = {
 }
 """Classes of the core that are not the same objects, and what one can notice."""
 
+PYDANTIC = "import it from pydantic: langchain-core 1.x uses version 2 of it"
+CLUSTERS = "EmbeddingsRedundantFilter drops what is near to another, MMRRetriever chooses apart"
 ADVICE = {
+    "langchain_core.pydantic_v1": PYDANTIC,
+    "langchain_classic.pydantic_v1": PYDANTIC,
+    "langchain_classic.cache": "langchain_core.caches has BaseCache and InMemoryCache",
+    "langchain_classic.docstore": "langchain_core.stores has InMemoryStore and BaseStore",
+    "langchain_classic.document_loaders": "read the files with the library that it wraps",
+    "langchain_classic.document_transformers.EmbeddingsClusteringFilter": CLUSTERS,
+    "langchain_community.document_transformers.EmbeddingsClusteringFilter": CLUSTERS,
+    "langchain_classic.hub": "langsmith.Client().pull_prompt fetches a prompt",
+    "langchain_classic.retrievers.multi_vector.SearchType": (
+        'write the string, such as search_type="mmr"'
+    ),
+    "langchain_classic.vectorstores": "take the store from its maker's package",
     "langchain_classic.agents": "langchain 1.x has langchain.agents.create_agent",
     "langchain_classic.chains": "write it as a chain of runnables: prompt | llm | parser",
     "langchain_classic.chains.query_constructor": "it belongs to SelfQueryRetriever",
@@ -162,7 +178,7 @@ ADVICE = {
     "langchain_community.retrievers": "take the retriever from its maker's package",
     "langchain_community.vectorstores": "take the store from its maker's package",
 }
-"""What to do about a name that nothing here replaces, by the beginning of its module."""
+"""What to do about a name that nothing here replaces, by the beginning of its path."""
 
 
 @cache
@@ -234,8 +250,8 @@ def canonical(module: str) -> str:
 
 
 def is_old(module: str) -> bool:
-    """Tell whether a module is of one of the three old packages."""
-    return module.partition(".")[0] in OLD_PACKAGES
+    """Tell whether a module is of one of the three old packages, or gone from langchain-core."""
+    return module.partition(".")[0] in OLD_PACKAGES or module == "langchain_core.pydantic_v1"
 
 
 def lookup(module: str, name: str) -> Entry | None:
@@ -250,7 +266,7 @@ def lookup(module: str, name: str) -> Entry | None:
         return None
     if entry := names().get((canonical(module), name)):
         return entry
-    parts = canonical(module).split(".")
+    parts = [*canonical(module).split("."), name]
     for depth in range(len(parts), 0, -1):
         if advice := ADVICE.get(".".join(parts[:depth])):
             return Elsewhere(advice)
