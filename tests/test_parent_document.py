@@ -710,6 +710,47 @@ async def test_children_keep_the_metadata_that_is_asked_for() -> None:
     assert retriever.invoke("a")[0].metadata["secret"] == "s"
 
 
+@pytest.mark.parametrize("use_async", [False, True])
+async def test_children_always_keep_what_says_who_may_see_their_parent(use_async: bool) -> None:
+    """Without it every child would differ from its parent, and no search could return any."""
+    stores = Stores()
+    retriever = of_store(stores, child_metadata_fields=["team"], same=("tenant",))
+    added = [doc("a", "x", team="red", tenant="t", secret="s")]
+    if use_async:
+        await retriever.aadd_documents(added)
+    else:
+        retriever.add_documents(added)
+    (piece,) = stores.vectors.store.values()
+    assert piece["metadata"] == {"team": "red", "tenant": "t", "doc_id": "x"}
+    assert texts(retriever.invoke("a")) == ["a"]
+
+
+def test_one_string_is_no_list_of_keys() -> None:
+    with pytest.raises(ValueError, match="child_metadata_fields"):
+        of_store(Stores(), child_metadata_fields="team")
+    assert of_store(Stores(), child_metadata_fields=["a", "b"]).child_metadata_fields == ("a", "b")
+
+
+class TestStandardOfStore(RetrieversIntegrationTests):
+    @property
+    def retriever_constructor(self) -> Any:
+        return ParentDocumentRetriever.from_vectorstore
+
+    @property
+    def retriever_constructor_params(self) -> dict[str, Any]:
+        stores = Stores()
+        of_store(stores).add_documents([doc(name, name) for name in "abcd"])
+        return {"vectorstore": stores.vectors, "docstore": stores.parents}
+
+    @property
+    def retriever_query_example(self) -> str:
+        return "a"
+
+    @property
+    def num_results_arg_name(self) -> str:
+        return "top_n"
+
+
 def test_what_is_missing_to_add_is_said() -> None:
     stores = Stores()
     with pytest.raises(ValueError, match="Got 1 ids for 2 documents"):

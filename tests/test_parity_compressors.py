@@ -619,5 +619,22 @@ async def test_time_weighted_differ_in_that_an_answer_does_not_change_the_next()
     assert dates == [(NOW - timedelta(hours=age)).isoformat() for age in (1, 90)]
 
 
+def test_time_weighted_writes_one_date_and_nothing_of_its_own() -> None:
+    """No store but one in memory takes a datetime, and a place in a list of one process is of no
+    use to another."""
+    before = old.TimeWeightedVectorStoreRetriever(vectorstore=Relevant(MODEL))
+    now = TimeWeightedRetriever.from_vectorstore(Relevant(MODEL))
+    stored = []
+    for retriever in (before, now):
+        retriever.add_documents([doc("heron", source="a")])
+        (entry,) = retriever.vectorstore.store.values()  # type: ignore[attr-defined]
+        stored.append(entry["metadata"])
+    theirs, ours = stored
+    assert theirs.keys() == {"source", "last_accessed_at", "created_at", "buffer_idx"}
+    assert ours.keys() == {"source", "last_accessed_at"}
+    assert isinstance(theirs["last_accessed_at"], datetime)
+    assert datetime.fromisoformat(ours["last_accessed_at"]).tzinfo == UTC
+
+
 def test_the_scorer_is_what_both_sides_take() -> None:
     assert isinstance(OverlapScorer(), BaseCrossEncoder)

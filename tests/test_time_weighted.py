@@ -285,6 +285,26 @@ def of_store(**options: Any) -> TimeWeightedRetriever:
     return TimeWeightedRetriever.from_vectorstore(store, **{"clock": lambda: NOON, **options})
 
 
+class TestStandardOfStore(RetrieversIntegrationTests):
+    @property
+    def retriever_constructor(self) -> Any:
+        return TimeWeightedRetriever.from_vectorstore
+
+    @property
+    def retriever_constructor_params(self) -> dict[str, Any]:
+        retriever = of_store()
+        retriever.add_documents([doc(name) for name in "abcd"])
+        return {"vectorstore": retriever.vectorstore}
+
+    @property
+    def retriever_query_example(self) -> str:
+        return "a"
+
+    @property
+    def num_results_arg_name(self) -> str:
+        return "top_n"
+
+
 def stored_dates(retriever: TimeWeightedRetriever) -> list[Any]:
     store: Any = retriever.vectorstore
     return [entry["metadata"][retriever.date_key] for entry in store.store.values()]

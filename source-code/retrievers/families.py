@@ -48,7 +48,8 @@ def split_documents(
         id_key: Metadata key under which a child names its parent.
         same: Metadata keys, such as `"tenant"`, whose values are hashed, too, so that each tenant
             has a parent of its own of the same text and source.
-        child_metadata_fields: Which metadata keys of its parent a child keeps; default: all.
+        child_metadata_fields: Which metadata keys of its parent a child keeps, besides those of
+            `same`; default: all.
 
     Raises:
         ValueError: If two documents with the same id differ in their text, or in a key of `same`.
@@ -80,7 +81,8 @@ def split_documents(
         parent.metadata["child_count"] = len(pieces)
         for number, piece in enumerate(pieces, start=1):
             if child_metadata_fields is not None:
-                kept = {k: v for k, v in piece.metadata.items() if k in child_metadata_fields}
+                fields = {*child_metadata_fields, *same}
+                kept = {k: v for k, v in piece.metadata.items() if k in fields}
                 piece = piece.model_copy(update={"metadata": kept})
             children.append(named_piece(piece, f"{parent.id}/{number}", **{id_key: parent.id}))
     return ParentsAndChildren(parents, children)

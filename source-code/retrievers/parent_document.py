@@ -79,8 +79,8 @@ class ParentDocumentRetriever(FixedRetriever):
             with the same value. Give them to `add_documents`, too.
         child_splitter: Makes the children in the method `add_documents`, which needs it.
         parent_splitter: Makes the parents there; default: they are whole documents.
-        child_metadata_fields: Which metadata keys of their parents children keep there; default:
-            all.
+        child_metadata_fields: Which metadata keys of their parents children keep there, besides
+            those of `same`; default: all.
 
     Raises:
         ValueError: At construction, for `top_n` < 1; per call, too.
@@ -131,14 +131,19 @@ class ParentDocumentRetriever(FixedRetriever):
             id_key: Metadata key of a child that holds the key of its parent.
             search_type: `"similarity"`, `"mmr"` or `"similarity_score_threshold"`.
             search_kwargs: Arguments of the search: `k`, the number of children, `filter` and so on.
-            child_metadata_fields: Which metadata keys of their parents children keep; default: all.
+            child_metadata_fields: Which metadata keys of their parents children keep, besides those
+                of `same`; default: all.
             fields: Other fields of the retriever, such as `top_n`.
+
+        Raises:
+            ValueError: For another `search_type`, or `"similarity_score_threshold"` without a
+                `score_threshold` in `search_kwargs`.
         """
         search = vectorstore.as_retriever(
             search_type=str(getattr(search_type, "value", search_type)),
             search_kwargs=dict(search_kwargs or {}),
         )
-        kept = None if child_metadata_fields is None else tuple(child_metadata_fields)
+        kept: Any = child_metadata_fields  # which pydantic makes a tuple of, but not of one string
         return cls(
             base_retriever=search,
             docstore=docstore,

@@ -128,6 +128,10 @@ class TimeWeightedRetriever(BaseRetriever):
                 candidates (default 100), and `filter`.
             date_key: Metadata key of the date.
             fields: Other fields of the retriever, such as `recency_weight`.
+
+        Raises:
+            ValueError: If `decay_rate` is not between 0 and 1. For one of 0, at which nothing
+                decays, give `recency_weight=0`.
         """
         search = DenseRetriever(vectorstore=vectorstore, **{"k": 100, **(search_kwargs or {})})
         half_life = half_life_of(decay_rate)
@@ -192,9 +196,7 @@ class TimeWeightedRetriever(BaseRetriever):
             value = document.metadata.get(self.date_key)
             given = moment if value in (None, "") else value
             read = self._read(given, document)
-            if isinstance(
-                given, date
-            ):  # of which datetime is a kind; no JSON, and no store, has it
+            if isinstance(given, date):  # as a datetime is, too: no JSON, and no store, has it
                 document.metadata[self.date_key] = read.isoformat()
             dated.append(document)
         return dated
