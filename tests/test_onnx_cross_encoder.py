@@ -232,6 +232,45 @@ def test_two_that_export_at_once_end_with_one_model(tiny: Path, tmp_path: Path) 
 
 
 @needs_onnx
+def test_another_process_may_finish_while_this_one_looks_for_what_was_left(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".making-other").mkdir()
+    real = Path.glob
+
+    def glob(folder: Path, pattern: str) -> list[Path]:
+        found = list(real(folder, pattern))
+        if folder == tmp_path:
+            (tmp_path / ".making-other").rename(tmp_path / "other")
+        return found
+
+    monkeypatch.setattr(Path, "glob", glob)
+    OnnxCrossEncoder(tiny, tmp_path, int8=False).prepare()
+    assert sorted(path.name[:5] for path in tmp_path.iterdir()) == ["other", "tiny-"]
+
+
+@needs_onnx
+def test_an_export_that_cannot_be_put_in_its_place_is_one_clear_error(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Path, target: Path) -> Path:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(onnx_cross_encoder, "_export", lambda *arguments: None)
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(RuntimeError, match=r"written to \(Permission denied\)\. Give another"):
+        OnnxCrossEncoder(tiny, tmp_path).prepare()
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_onnx
+def test_equal_pairs_and_pairs_as_lists_score_alike(tiny: Path, kept: Path) -> None:
+    pairs: list[Any] = [PAIRS[3], list(PAIRS[3]), PAIRS[3]]
+    assert len(set(OnnxCrossEncoder(tiny, kept).score(pairs))) == 1
+    assert len(set(HuggingFaceCrossEncoder(tiny, device="cpu").score(pairs))) == 1
+
+
+@needs_onnx
 def test_a_folder_that_cannot_be_made_is_one_clear_error(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RuntimeError, match=r"cannot be made or written to.*folder=…"):

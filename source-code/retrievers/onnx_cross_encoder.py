@@ -117,9 +117,9 @@ class OnnxCrossEncoder(BaseCrossEncoder):
             _export(self.model_name, folder, kind)
             try:
                 folder.rename(target)
-            except OSError:
+            except OSError as error:
                 if not target.exists():  # else another process was quicker
-                    raise
+                    raise _unwritable(self.folder, error) from error
         return target
 
     def _score(self, pairs: list[tuple[str, str]]) -> list[float]:
@@ -271,20 +271,32 @@ def _unfinished(folder: Path) -> Iterator[Path]:
     """Give a folder to work in, beside the finished ones, that is gone afterwards."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(f"{UNFINISHED}*"):  # by a process that was killed
-            if time.time() - left.stat().st_mtime > 3600:
+        for left in folder.glob(f"{UNFINISHED}*"):
+            if _is_abandoned(left):
                 shutil.rmtree(left, ignore_errors=True)
         made = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder))
         made.chmod(0o755)  # as mkdir would have made it
     except OSError as error:
-        raise RuntimeError(
-            f"The folder for exported cross-encoders, {folder}, cannot be made or written to "
-            f"({error.strerror}). Give another one with folder=…"
-        ) from error
+        raise _unwritable(folder, error) from error
     try:
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    # By a process that was killed. One that goes on may rename its folder at any moment.
+    try:
+        return time.time() - folder.stat().st_mtime > 3600
+    except FileNotFoundError:
+        return False
+
+
+def _unwritable(folder: Path, error: OSError) -> RuntimeError:
+    return RuntimeError(
+        f"The folder for exported cross-encoders, {folder}, cannot be made or written to "
+        f"({error.strerror or error}). Give another one with folder=…"
+    )
 
 
 def _fingerprint(model_name: str) -> str:
