@@ -372,6 +372,26 @@ def test_a_pin_that_the_new_requirement_replaces_is_not_in_the_way(tmp_path: Pat
     assert [line for line in said if "is held below 0.3.10 in pyproject.toml, line 7" in line]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("pyproject.toml", listing() + '[dependency-groups]\nx = ["langchain-core<0.3"]\n', 7),
+        ("pyproject.toml", '[tool.poetry.dependencies]\nlangchain-core = "^0.2"\n', 2),
+        ("environment.yml", "dependencies:\n  - langchain-core=0.2\n", 2),
+        ("setup.py", "setup(\n  install_requires=['langchain-core~=0.2'])\n", 2),
+        # Taken out by the lines that are printed.
+        ("pyproject.toml", listing("langchain-core<0.3"), 0),
+        ("requirements.txt", "langchain-core<0.3\n", 0),
+    ],
+)
+def test_an_old_langchain_core_is_said_where_no_printed_line_changes_it(
+    tmp_path: Path, name: str, text: str, line: int
+) -> None:
+    said = closing(written(tmp_path, {"a.py": OLD, name: text}))
+    held = [one for one in said if one.startswith("langchain-core is held below 1")]
+    assert [f"in {name}, line {line}," in one for one in held] == [True] * bool(line)
+
+
 def test_the_json_says_what_the_text_says(tmp_path: Path) -> None:
     from ragbook.migrate.report import as_json
 

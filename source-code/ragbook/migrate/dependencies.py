@@ -14,6 +14,7 @@ FIRST_BESIDE_CORE_1 = {
     "langchain-anthropic": "0.3.21",
     "langchain-chroma": "0.2.3",
     "langchain-community": "0.3.29",
+    "langchain-core": "1",
     "langchain-huggingface": "1",
     "langchain-ollama": "0.3.9",
     "langchain-openai": "0.3.34",
@@ -127,11 +128,12 @@ class Dependencies:
             return
         told = set(self.remove)
         added = {name for name, _ in filter(None, map(parsed, self.add))}
+        replaced = () if self.lists.for_uv else self._requirement_files
         for one in self.lists.packages:
             first = FIRST_BESIDE_CORE_1.get(one.package)
             if first is None or one.package in told or not one.is_below(first):
                 continue
-            if one.package in added and one.option in ("", None):
+            if one.package in added and (one.option == "" or one.file in replaced):
                 continue  # the new requirement takes its place
             told.add(one.package)
             yield (

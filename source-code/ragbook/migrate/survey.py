@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +20,8 @@ PATH_TO_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\.[A-Za-z_]\w*")
 class Survey:
     """Names that are reached from other modules, each with the last part of the module's name."""
 
-    imported: set[tuple[str, str, Path]] = field(default_factory=set)
-    """Module, name, and the file that imports it or takes it as an attribute."""
+    imported: dict[str, set[tuple[str, Path]]] = field(default_factory=lambda: defaultdict(set))
+    """By module: a name, and the file that imports it from there or takes it as an attribute."""
     in_strings: set[tuple[str, str]] = field(default_factory=set)
     own_methods: set[str] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
@@ -34,7 +35,7 @@ class Survey:
         """Return what must be known for rewriting one file."""
         is_init = file.name == "__init__.py"
         own = file.resolve().parent.name if is_init else file.stem
-        imported = {name for module, name, by in self.imported if module == own and by != file}
+        imported = {name for name, by in self.imported.get(own, ()) if by != file}
         return Surroundings(
             prefix=prefix,
             is_init=is_init,
@@ -96,10 +97,13 @@ def _telling_members() -> dict[str, list[str]]:
     return found
 
 
-def _is_path(node: ast.expr) -> bool:
+def _path(node: ast.expr) -> list[str]:
+    """Return the names in an expression such as `app.rag`; none of another one."""
+    found = []
     while isinstance(node, ast.Attribute):
+        found.append(node.attr)
         node = node.value
-    return isinstance(node, ast.Name)
+    return [node.id, *reversed(found)] if isinstance(node, ast.Name) else []
 
 
 def _aliases(tree: ast.Module) -> dict[str, str]:
@@ -121,12 +125,11 @@ def _read(survey: Survey, node: ast.AST, file: Path, aliases: Mapping[str, str])
         for _ in range(node.level - 1):
             parent = parent.parent
         module = node.module.rpartition(".")[2] if node.module else parent.name
-        survey.imported.update((module, alias.name, file) for alias in node.names)
+        survey.imported[module].update((alias.name, file) for alias in node.names)
     elif isinstance(node, ast.Attribute):
-        path = ast.unparse(node.value) if _is_path(node.value) else ""
-        if path and not is_old(path):
-            module = path.rpartition(".")[2]
-            survey.imported.add((aliases.get(module, module), node.attr, file))
+        path = _path(node.value)
+        if path and not is_old(path[0]):
+            survey.imported[aliases.get(path[-1], path[-1])].add((node.attr, file))
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         if PATH_TO_NAME.fullmatch(node.value) and not is_old(node.value):
             module, _, name = node.value.rpartition(".")
