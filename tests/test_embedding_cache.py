@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def test_a_model_that_returns_too_few_vectors_stores_nothing_wrong(path: Path) -
 def test_a_damaged_file_is_a_clear_error(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(EmbeddingCacheError, match=r"embeddings\.sqlite cannot be used.*Delete"):
+    with pytest.raises(EmbeddingCacheError, match=r"embeddings\.sqlite cannot be used: .*Delete"):
         cached(Counting(), path).embed_documents(["a"])
 
 
@@ -139,6 +140,20 @@ def test_a_full_disk_is_told_as_one_and_not_by_what_to_delete(
     with pytest.raises(EmbeddingCacheError, match=r"not enough room.*Free some") as caught:
         cached(Counting(), path).embed_documents([str(number) for number in range(1000)])
     assert "Delete" not in str(caught.value)
+
+
+def test_a_file_that_another_process_writes_to_is_not_to_be_deleted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached(Counting(), path).embed_documents(["a"])
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda file, timeout: connect(file, timeout=0.01))
+    with closing(connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(EmbeddingCacheError, match=r"another process.*Wait for") as caught:
+            cached(Counting(), path).embed_documents(["b"])
+    assert "Delete" not in str(caught.value)
+    assert cached(Counting(), path).embed_documents(["b"]) == [[1, 0, 0]]
 
 
 def test_a_folder_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:

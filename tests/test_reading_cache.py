@@ -115,6 +115,16 @@ def test_what_is_asked_for_otherwise_goes_to_the_model(path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_long_text_counts_as_long_as_the_model_reads(path: Path) -> None:
+    reader = Reader()
+    reader.max_seq_length = 256  # type: ignore[attr-defined]
+    reader.tokenizer.num_special_tokens_to_add = lambda: 2  # type: ignore[attr-defined]
+    texts = ["a" * 3000, "b" * 2000, "c"]
+    scorer = LateInteractionCrossEncoder(KeptReadings(reader, "m", texts, path))
+    scorer._ready = True
+    assert scorer._lengths(texts) == [256, 256, 3]
+
+
 def test_a_full_file_forgets_what_was_written_first(path: Path) -> None:
     texts = [letter * 2000 for letter in "abcdefghij"]  # 24 kB each
     reader = Reader()

@@ -70,15 +70,24 @@ class CacheFile:
             raise self._unusable(error) from error
 
     def _unusable(self, error: sqlite3.Error) -> EmbeddingCacheError:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-            return EmbeddingCacheError(
-                f"There is not enough room on the disk of the embedding cache {self.path}. "
-                "Free some, or set RAG_CACHE to a folder on another disk."
-            )
+        what, advice = _FAULTS.get(getattr(error, "sqlite_errorcode", -1), _DAMAGE)
         return EmbeddingCacheError(
-            f"The embedding cache {self.path} cannot be used ({error}). Delete that file, or "
-            "set RAG_CACHE to a folder that can be written to."
+            f"The embedding cache {self.path} cannot be used: {what or error}. {advice}"
         )
+
+
+_DAMAGE = ("", "Delete that file, or set RAG_CACHE to a folder that can be written to.")
+_FAULTS = {
+    sqlite3.SQLITE_FULL: (
+        "there is not enough room on its disk",
+        "Free some, or set RAG_CACHE to a folder on another disk.",
+    ),
+    sqlite3.SQLITE_BUSY: (
+        "another process has been writing to it for a minute",
+        "Wait for that process or end it, or set RAG_CACHE to another folder.",
+    ),
+}
+"""What is said of SQLite's errors, and what to do, by their numbers; for others see `_DAMAGE`."""
 
 
 class CachedEmbeddings(Embeddings):

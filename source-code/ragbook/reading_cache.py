@@ -49,6 +49,7 @@ class KeptReadings:
         room: int = ROOM,
     ) -> None:
         self.tokenizer = _KeptPieces(model.tokenizer, self)
+        self.max_seq_length = getattr(model, "max_seq_length", None)
         self._model = model
         self._name = name
         self.texts = frozenset(texts)
