@@ -58,6 +58,9 @@ OWN = "from langchain.retrievers import EnsembleRetriever\nclass Own(EnsembleRet
 ASKS = {
     "isinstance": "def ask(x): return isinstance(x, EnsembleRetriever)\n",
     "type is": "def ask(x): return type(x) is EnsembleRetriever\n",
+    "a table": "TABLE = {EnsembleRetriever: 1}\ndef ask(x): return TABLE.get(type(x))\n",
+    "singledispatch": "@ask.register(EnsembleRetriever)\ndef _(x): ...\n",
+    "singledispatch by hint": "@ask.register\ndef _(x: EnsembleRetriever): ...\n",
     "match": "def ask(x):\n    match x:\n        case EnsembleRetriever(): return 1\n",
 }
 
@@ -76,7 +79,7 @@ def test_a_class_whose_type_is_asked_for_moves_in_all_files_or_in_none(
         for name, code in files.items():
             assert (folder / name).read_text() == code
             assert any(one.file == name and one.why for one in result.findings)
-    if "match" not in asks:  # which is left wherever it is
+    if not any(word in asks for word in ("match", "TABLE", "register(")):  # left wherever they are
         written(tmp_path / "both", {"ask.py": ask, "build.py": build})
         for name in ("ask.py", "build.py"):
             assert "import RRFEnsembleRetriever" in (tmp_path / "both" / name).read_text()

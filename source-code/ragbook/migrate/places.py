@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ragbook.migrate.uses import Module
+from ragbook.migrate.uses import Module, dotted
 
 TYPE_ARGUMENTS = {"isinstance": 1, "issubclass": 1, "cast": 0}
 """Functions, with the position of the argument that is a type."""
+TYPE_TESTS = ("isinstance", "issubclass", "register")
+"""Functions that go by the type of an object; the last is that of functools.singledispatch."""
 
 
 def is_type(module: Module, node: cst.CSTNode) -> bool:
@@ -33,10 +35,14 @@ def is_type_test(module: Module, node: cst.CSTNode) -> bool:
     for child, parent in _around(module, node):
         if isinstance(parent, cst.MatchClass) and parent.cls is child:
             return True
-        if isinstance(parent, cst.Call) and isinstance(parent.func, cst.Name):
-            return parent.func.value in ("isinstance", "issubclass")
+        if isinstance(parent, cst.DictElement) and parent.key is child:
+            return True
+        if isinstance(parent, cst.Call):
+            return dotted(parent.func).rpartition(".")[2] in TYPE_TESTS
         if isinstance(parent, cst.ComparisonTarget):
             return True
+        if isinstance(parent, cst.FunctionDef) and child is parent.params:
+            return any(dotted(one.decorator).endswith(".register") for one in parent.decorators)
     return False
 
 
