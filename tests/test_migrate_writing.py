@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_migrate_project import NEW, OLD, closing, git, put, rag, written
+from test_migrate_project import NEW, OLD, closing, git, notebook, put, rag, written
 
 from ragbook.migrate import files, write
 from ragbook.migrate.project import ProjectError
@@ -186,12 +186,16 @@ def test_what_git_says_is_passed_on(tmp_path: Path) -> None:
 # Odd places
 
 
-@pytest.mark.parametrize("mark", ["pyvenv.cfg", "lib/site-packages/app/a.py"])
-def test_in_an_environment_nothing_is_migrated(tmp_path: Path, mark: str) -> None:
-    put(tmp_path, {mark: "", "lib/site-packages/app/a.py": OLD})
+def test_what_is_installed_is_not_migrated(tmp_path: Path) -> None:
+    put(tmp_path, {"env/pyvenv.cfg": "", "env/lib/site-packages/app/a.py": OLD})
     for path in ("lib/site-packages", "lib/site-packages/app", "lib/site-packages/app/a.py"):
-        with pytest.raises(ProjectError, match="is in an environment of installed packages"):
-            migrate(tmp_path / path, write=True, force=True)
+        with pytest.raises(ProjectError, match="is among installed packages"):
+            migrate(tmp_path / "env" / path, write=True, force=True)
+
+
+def test_a_project_may_be_its_own_environment(tmp_path: Path) -> None:
+    put(tmp_path, {"pyvenv.cfg": "", "lib/site-packages/x.py": OLD, "app/a.py": OLD})
+    assert [one.file for one in migrate(tmp_path).findings] == ["app/a.py"]
 
 
 def test_a_link_to_a_folder_is_followed_where_it_is_given(tmp_path: Path) -> None:
@@ -270,8 +274,10 @@ def test_scripts_that_may_not_find_the_copies_are_named(tmp_path: Path) -> None:
 
 def test_a_script_that_imports_the_package_already_finds_the_copies(tmp_path: Path) -> None:
     files = {"app/__init__.py": "", "app/rag.py": OLD, "tools/a.py": f"import app.rag\n{OLD}"}
-    assert written(tmp_path, files).beyond == []
-    assert written(tmp_path, {"tools/b.py": OLD}).beyond == ["tools/b.py"]
+    book = notebook("from app import rag", OLD)
+    assert written(tmp_path, {**files, "notes/a.ipynb": book}).beyond == []
+    later = {"tools/b.py": OLD, "notes/b.ipynb": notebook(OLD)}
+    assert written(tmp_path, later).beyond == ["notes/b.ipynb", "tools/b.py"]
 
 
 @pytest.mark.parametrize("to", [None, "parts"])

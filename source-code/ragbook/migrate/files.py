@@ -64,10 +64,9 @@ def _is_passed_over(folder: Path) -> bool:
     return name.startswith(".") or name in SKIPPED or (folder / "pyvenv.cfg").exists()
 
 
-def in_environment(path: Path) -> bool:
-    """Tell whether a path is in an environment, whose packages were installed and not written."""
-    folders = (path.resolve(), *path.resolve().parents)
-    return any(one.name in SKIPPED or (one / "pyvenv.cfg").exists() for one in folders)
+def is_installed(path: Path) -> bool:
+    """Tell whether a path is among installed packages, which nobody edits."""
+    return any(one.name in SKIPPED for one in (path.resolve(), *path.resolve().parents))
 
 
 def may_mention(path: Path) -> bool:

@@ -13,7 +13,7 @@ from ragbook.migrate.files import (
     MENTIONS,
     FileFault,
     Source,
-    in_environment,
+    is_installed,
     may_mention,
     project_files,
     read_source,
@@ -70,8 +70,9 @@ def migrate(
         tell: Told how far it is.
 
     Raises:
-        ProjectError: If the path is not there, is no Python, is in an environment, git could not
-            undo the changes, or a retriever file is there with other content.
+        ProjectError: If the path is not there, is no Python or is installed, git could not undo the
+            changes, or a retriever file is there with other content.
+        KeyboardInterrupt: If the user stopped it; the message, if any, says what is written.
     """
     result = Migration(_checked(path))
     read = _read_all(result, tell)
@@ -95,10 +96,8 @@ def _checked(path: Path) -> Path:
         raise ProjectError(f"There is no {path}. Give a folder, a .py file or a notebook.")
     if not path.is_dir() and not (path.is_file() and path.suffix in (".py", ".ipynb")):
         raise ProjectError(f"{path} is no Python file and no notebook.")
-    if in_environment(path):
-        raise ProjectError(
-            f"{path} is in an environment of installed packages. Give the project that uses it."
-        )
+    if is_installed(path):
+        raise ProjectError(f"{path} is among installed packages. Give the project that uses them.")
     # Of a link to a file, the file is replaced and not the link.
     return path.resolve() if path.is_file() and path.is_symlink() else path
 
@@ -186,7 +185,7 @@ def _gather(result: Migration, finals: dict[Source, Rewritten]) -> None:
         if new.text != source.text:
             result.changes.append(Change(source, new.text))
             files |= new.files
-            if new.files and result.destination.is_beyond(source.path, source.text):
+            if new.files and result.destination.is_beyond(source.path, python_of(source)):
                 result.beyond.append(result.name(source.path))
     result.findings.sort(key=lambda one: (one.file, one.cell or 0, one.line, one.old))
     result.files = sorted(files)
