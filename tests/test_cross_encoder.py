@@ -131,6 +131,21 @@ def test_anything_but_pairs_of_strings_is_a_type_error(fake: type[FakeModel], pa
     assert fake.made == []
 
 
+@pytest.mark.parametrize("pair", [("owl", "an \ud83d owl"), ("\udc00", "owl")])
+async def test_half_a_character_is_named_before_a_model_is_asked(
+    fake: type[FakeModel], pair: tuple[str, str]
+) -> None:
+    encoder = HuggingFaceCrossEncoder("m")
+    for pairs in ([pair], [("owl", "\U0001f989"), pair]):
+        message = rf"text_pairs\[{len(pairs) - 1}\] holds half of a character.*\\ud"
+        with pytest.raises(ValueError, match=message) as caught:
+            encoder.score(pairs)
+        str(caught.value).encode()  # it can be printed
+        with pytest.raises(ValueError, match=message):
+            await encoder.ascore(pairs)
+    assert fake.made == []
+
+
 def test_unfit_arguments_are_errors_at_construction() -> None:
     with pytest.raises(TypeError, match="model_name"):
         HuggingFaceCrossEncoder(None)  # type: ignore[arg-type]

@@ -84,7 +84,8 @@ class HuggingFaceCrossEncoder(BaseCrossEncoder):
 
         Raises:
             TypeError: If something else than pairs of strings is given.
-            ValueError: If the model was not trained to score pairs, or has more than two outputs.
+            ValueError: If the model was not trained to score pairs, or has more than two outputs,
+                or a text holds half of a character.
             RuntimeError: If the model cannot be loaded.
         """
         check_pairs(text_pairs)

@@ -321,7 +321,7 @@ def check_count(name: str, value: int | None, default: Count) -> Count:
 
 
 def check_pairs(text_pairs: object) -> None:
-    """Raise `TypeError` unless this is a list of pairs of strings."""
+    """Raise `TypeError` unless these are pairs of strings, `ValueError` for half a character."""
     if not isinstance(text_pairs, list | tuple):
         kind = type(text_pairs).__name__
         raise TypeError(f"text_pairs must be a list of (question, text) pairs, got {kind}.")
@@ -331,6 +331,13 @@ def check_pairs(text_pairs: object) -> None:
             raise TypeError(
                 f"text_pairs[{number}] must be two strings (question, text), got {pair!r:.60}."
             )
+        try:
+            "\n".join(pair).encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"text_pairs[{number}] holds half of a character (a lone surrogate), which no "
+                f"model reads: {pair!a:.60}. Replace it: text.encode('utf-8', 'replace').decode()"
+            ) from None
 
 
 def check_scores(outputs: Sequence[Any], count: int, model: str) -> list[float]:

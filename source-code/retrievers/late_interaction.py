@@ -104,6 +104,7 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
 
         Raises:
             TypeError: If something else than pairs of strings is given.
+            ValueError: If a text holds half of a character.
             RuntimeError: If the model cannot be loaded.
         """
         check_pairs(text_pairs)
@@ -128,6 +129,7 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
 
         Raises:
             TypeError: If something else than strings is given.
+            ValueError: If a text holds half of a character.
             RuntimeError: If the model cannot be loaded.
         """
         check_pairs([("", text) for text in texts])
@@ -140,6 +142,7 @@ class LateInteractionCrossEncoder(BaseCrossEncoder):
 
         Raises:
             TypeError: If something else than strings is given.
+            ValueError: If a text holds half of a character.
             RuntimeError: If the model cannot be loaded.
         """
         check_pairs([(query, text)])

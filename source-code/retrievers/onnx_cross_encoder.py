@@ -88,7 +88,8 @@ class OnnxCrossEncoder(BaseCrossEncoder):
 
         Raises:
             TypeError: If something else than pairs of strings is given.
-            ValueError: If the model was not trained to score pairs.
+            ValueError: If the model was not trained to score pairs, or a text holds half of a
+                character.
             RuntimeError: If a package is missing, or the model cannot be loaded, exported or kept.
         """
         check_pairs(text_pairs)
