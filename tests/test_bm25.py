@@ -967,9 +967,9 @@ def test_settings_of_another_kind_are_refused(tmp_path: Path, mmap: bool) -> Non
         {**given, "idf": 1},
         {**given, "bm25_params": {}, "tokens": None},
         {**given, "tokens": math.inf},
-        {**given, "preprocess_func": None},
         {**given, "retriever": 5},
         {**given, "retriever": {"index": None}},
+        {**given, "retriever": {"k": 1}},
         {key: value for key, value in given.items() if key != "retriever"},
         {key: value for key, value in given.items() if key != "preprocess_func"},
     ):

@@ -23,7 +23,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables.config import run_in_executor
 from pydantic import ConfigDict, Field, InstanceOf, field_validator
 
-from .bm25_file import read_index, write_index
+from .bm25_file import damage_told, read_index, write_index
 from .bm25_index import EagerBM25Okapi, Idf, Postings, change_documents
 from .documents import (
     Filter,
@@ -334,7 +334,10 @@ class BM25Retriever(BaseRetriever):
                 another `preprocess_func`. With `mmap`, a damaged document is told when it is found.
         """
         settings, bm25, documents = read_index(Path(path), mmap)
-        if (built_with := settings["preprocess_func"]) != _name(preprocess_func):
+        with damage_told(Path(path)):
+            built_with, kept = settings["preprocess_func"], settings["retriever"]
+            fields = {"k": kept["k"], "filter": kept["filter"]}  # and no others
+        if built_with != _name(preprocess_func):
             raise ValueError(
                 f"{path} was built with preprocess_func {built_with}, but would be searched with "
                 f"{_name(preprocess_func)}. Call load(path, preprocess_func=…) with the former."
@@ -342,7 +345,7 @@ class BM25Retriever(BaseRetriever):
         if not mmap:
             documents = PackedDocuments(documents)
         index = BM25Index(documents, preprocess_func, bm25)
-        return cls(index=index, **{**settings["retriever"], **kwargs})
+        return cls(index=index, **{**fields, **kwargs})
 
     def _get_relevant_documents(
         self,

@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 from .bm25_index import EagerBM25Okapi, Terms
 
 FORMAT, VERSION = "bm25-retriever", 2
-KEPT = {"k", "filter"}
-"""The fields of the retriever that a file may set."""
 
 _SETTINGS, _DOCUMENTS, _TERMS = "settings.json", "documents.jsonl", "terms.txt"
 _ALIGNED = 64  # bytes, as in .npy: numpy copies an array that begins anywhere before it searches it
@@ -55,7 +53,7 @@ class SavedDocuments(Sequence[Document]):
         if isinstance(number, slice):
             return [self[at] for at in range(*number.indices(len(self)))]
         line = _piece(self._lines, self._ends, range(len(self))[number])
-        with _damage_told(self._path):
+        with damage_told(self._path):
             row = json.loads(line)
             return Document(page_content=row["text"], metadata=row["metadata"], id=row["id"])
 
@@ -204,7 +202,7 @@ def read_index(
     """
     if not path.exists():
         raise FileNotFoundError(f"There is no saved index at {path}.")
-    with open(path, "rb") as file, _damage_told(path):
+    with open(path, "rb") as file, damage_told(path):
         if file.read(1) == b"{":
             return _read_lines(file, mapped)
         with ZipFile(file) as archive:
@@ -212,8 +210,12 @@ def read_index(
 
 
 @contextmanager
-def _damage_told(path: Path) -> Iterator[None]:
-    # One error for all that a damaged file leads to: of zlib, numpy, pydantic, arithmetic, files.
+def damage_told(path: Path) -> Iterator[None]:
+    """Turn all that a damaged file leads to, of zlib, numpy, pydantic and so on, into one error.
+
+    Raises:
+        ValueError: If anything was raised in the block; it names the file and says what to do.
+    """
     try:
         yield
     except MemoryError:
@@ -273,8 +275,6 @@ def _read_members(
 def _checked(settings: Any, version: int) -> dict[str, Any]:
     if (settings["format"], settings["version"]) != (FORMAT, version):
         raise ValueError(f"it is not a {FORMAT} of format version {VERSION} or 1")
-    if not (isinstance(settings["preprocess_func"], str) and settings["retriever"].keys() <= KEPT):
-        raise ValueError("its settings are not as they were saved")
     checked: dict[str, Any] = settings
     return checked
 
