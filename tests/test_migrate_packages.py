@@ -325,6 +325,22 @@ def test_what_an_earlier_run_left_to_install_is_said_again(tmp_path: Path) -> No
     assert closing(migrate(tmp_path)) == ["Nothing retired in 4 files."]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pyproject.toml", '[tool.poetry.dependencies]\nlangchain-core = "^1.0"\n'),
+        ("environment.yml", "dependencies:\n  - langchain-core>=1.1\n"),
+        ("setup.py", "setup(install_requires=['langchain-core>=1,<2'])\n"),
+        ("requirements/base.txt", f"{CORE}\n"),
+    ],
+)
+def test_in_every_kind_of_list_it_is_seen_what_is_there(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    written(tmp_path, {"a.py": OLD, name: text})
+    assert len(closing(migrate(tmp_path))) == 1
+
+
 def test_of_a_project_without_lists_nothing_is_said_again(tmp_path: Path) -> None:
     written(tmp_path, {"a.py": OLD})
     assert closing(migrate(tmp_path)) == ["Nothing retired in 4 files."]

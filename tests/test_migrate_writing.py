@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from test_migrate_project import NEW, OLD, closing, git, notebook, put, rag, written
 
 from ragbook.migrate import files, write
@@ -333,3 +335,14 @@ def test_how_far_it_is_is_told(tmp_path: Path) -> None:
     assert "Comparing: 20 of 25 files" in told
     assert "Planning: 20 of 25 files" in told
     assert told[-1] == "Writing: 20 of 25 files"
+
+
+def test_a_terminal_shows_that_something_is_going_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=80)
+    monkeypatch.setattr("ragbook.console.err", terminal)
+    put(tmp_path, {"a.py": OLD})
+    assert rag(str(tmp_path)).exit_code == 1
+    assert "Reading" in screen.getvalue()

@@ -59,13 +59,21 @@ class Dependencies:
     @property
     def add(self) -> list[str]:
         """What is needed and not listed, or listed in a version that may be too old."""
-        main = self._main
-        there = [p for p in self.lists.packages if p.file == main and p.option in ("", None)]
+        there = self.lists.packages
+        if main := self._main:
+            there = [p for p in there if p.file == main and p.option in ("", None)]
         return [one for one in self.needed if not any(_satisfies(p, one) for p in there)]
 
     @property
+    def _old(self) -> list[Listed]:
+        """What is listed in versions that may be too old, of what is to be added."""
+        new = dict(filter(None, map(parsed, self.add)))
+        listed = [one for one in self.lists.packages if one.package in new]
+        return [one for one in listed if not one.is_enough(new[one.package])]
+
+    @property
     def _main(self) -> str:
-        """The file into which new requirements go."""
+        """The file into which new requirements go, if it is one of those that we can tell."""
         if self.lists.for_uv:
             return "pyproject.toml"
         files = self._requirement_files
@@ -103,21 +111,13 @@ class Dependencies:
             yield "    uv add " + " ".join(f'"{package}"' for package in self.add)
 
     def _by_hand(self) -> Iterator[str]:
-        new = dict(filter(None, map(parsed, self.add)))
         files = self._requirement_files
+        going = [
+            one for one in self.lists.packages if one.package in self.remove or one in self._old
+        ]
         for file in sorted(files):
-            yield from _block(
-                f"Take out of {file}:",
-                [
-                    one.text
-                    for one in self.lists.packages
-                    if one.file == file
-                    and (
-                        one.package in self.remove
-                        or (one.package in new and not one.is_enough(new[one.package]))
-                    )
-                ],
-            )
+            lines = [one.text for one in going if one.file == file]
+            yield from _block(f"Take out of {file}:", lines)
         if not files:
             yield from _block(f"Take out of {OF_THE_PROJECT}:", self.remove)
         yield from _block(f"Put into {self._main or OF_THE_PROJECT}:", self.add)
@@ -126,14 +126,13 @@ class Dependencies:
         """Say of a package that has to stay that it keeps langchain-core below 1."""
         if not any(one.startswith("langchain-") and ">=1" in one for one in self.needed):
             return
-        told = set(self.remove)
-        added = {name for name, _ in filter(None, map(parsed, self.add))}
+        told, old = set(self.remove), self._old
         replaced = () if self.lists.for_uv else self._requirement_files
         for one in self.lists.packages:
             first = FIRST_BESIDE_CORE_1.get(one.package)
             if first is None or one.package in told or not one.is_below(first):
                 continue
-            if one.package in added and (one.option == "" or one.file in replaced):
+            if one in old and (one.option == "" or one.file in replaced):
                 continue  # the new requirement takes its place
             told.add(one.package)
             yield (
