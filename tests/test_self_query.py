@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -378,6 +380,32 @@ async def test_a_model_that_fails_or_babbles_raises_or_the_question_is_searched(
         assert ids(retriever.invoke("Untitled")) == ids(await retriever.ainvoke("Untitled"))
         assert ids(retriever.invoke("Untitled")) == {"none"}
     assert "TimeoutError('too slow')" in caplog.text
+
+
+async def test_a_cancellation_passes_and_is_no_failure_to_skip() -> None:
+    started = asyncio.Event()
+
+    async def wait(asked: Any) -> Any:
+        started.set()
+        await asyncio.Event().wait()
+
+    chain = RunnableLambda(lambda asked: StructuredQuery(query="rain", filter=None), afunc=wait)
+    retriever = SelfQueryRetriever(
+        vectorstore=in_memory(), query_constructor=chain, on_error="skip"
+    )
+    task = asyncio.create_task(retriever.ainvoke("q"))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(retriever.invoke("q")) == 4
+
+
+def test_eight_threads_get_the_same_answers() -> None:
+    retriever = says({"query": "rain", "filter": "and(eq(genre, 'jazz'), like(genre, 'j%z'))"})
+    with ThreadPoolExecutor(8) as executor:
+        answers = list(executor.map(retriever.invoke, ["q"] * 40))
+    assert [ids(found) for found in answers] == [{"rain", "blue"}] * 40
 
 
 @pytest.mark.parametrize("store", [in_memory, faiss])

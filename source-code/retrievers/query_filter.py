@@ -33,7 +33,9 @@ class AttributeInfo(BaseModel):
         name: The key.
         description: What it means and which values it has, for the model.
         type: What its values are: string, integer, float, boolean or date, or several of them, as
-            in "string or list[string]". Other words say nothing about the value.
+            in "string or list[string]". Other words say nothing about the value. A date is text in
+            ISO 8601, and compared as text; Chroma compares the sizes of numbers only, so keep the
+            year, or seconds, as an integer there.
     """
 
     model_config = ConfigDict(frozen=True)
