@@ -255,7 +255,7 @@ def check(built: Built, how: str, where: str) -> bool:
     for name in old_names(new.text):
         assert any(one == name or one.startswith(f"{name}.") for one in listed), (name, new.text)
     assert outcome(before) == outcome(new.text), new.text
-    return f"import {built.name}" not in new.text
+    return built.module not in new.text
 
 
 @pytest.mark.parametrize("built", CLASSES, ids=lambda one: one.name)

@@ -11,12 +11,13 @@ from ragbook.migrate.table import Member, Retired
 from ragbook.migrate.uses import Module, dotted
 from ragbook.migrate.values import Left
 
-PICKLERS = {"pickle.dump", "pickle.dumps", "joblib.dump", "dill.dump", "dill.dumps"}
+PICKLERS = {"joblib.dump"}
+PICKLERS |= {f"{m}.{f}" for m in ("pickle", "cloudpickle", "dill") for f in ("dump", "dumps")}
+"""Functions that write an object as a pickle."""
 BY_NAME = {"getattr", "setattr", "hasattr", "delattr", "copy", "model_copy", "configurable_fields"}
 """Functions and methods that are given the names of attributes."""
 SETTINGS = {"args", "cfg", "conf", "config", "options", "opts", "params", "settings"}
 """Parameters that give numbers, not retrievers."""
-PICKLERS |= {f"cloud{name}" for name in ("pickle.dump", "pickle.dumps")}
 
 
 def plan_members(plan: Plan, row: Retired, call: cst.Call) -> None:

@@ -29,6 +29,9 @@ DOTTED = re.compile(r"(?:langchain|langchain_classic|langchain_community)(?:\.\w
 OLD_METHODS = {"get_relevant_documents": "invoke", "aget_relevant_documents": "ainvoke"}
 
 WORD = re.compile(r"\w+")
+TYPE = re.compile(r"[\w\s.,|\[\]'\"]+")
+LONGEST_TYPE = 200
+"""Characters; what is longer is read as a text."""
 CLASS_NAMES = ("__name__", "__qualname__", "get_name")
 """Attributes that say what a class is called."""
 
@@ -280,10 +283,12 @@ class _Finder(cst.CSTVisitor):
 
 
 def _names_in(text: str) -> set[str]:
-    """Return the names in a text that reads as an expression; a sentence has none."""
+    """Return the names in a text that reads as a type; a sentence has none."""
+    if len(text) > LONGEST_TYPE or not TYPE.fullmatch(text):
+        return set()
     try:
         tree = ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError):
         return set()
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
