@@ -345,4 +345,4 @@ def test_a_terminal_shows_that_something_is_going_on(
     monkeypatch.setattr("ragbook.console.err", terminal)
     put(tmp_path, {"a.py": OLD})
     assert rag(str(tmp_path)).exit_code == 1
-    assert "Reading" in screen.getvalue()
+    assert "0 of 1 files" in screen.getvalue()
