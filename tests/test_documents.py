@@ -220,6 +220,30 @@ def test_two_ids_that_share_a_text_stay_two_documents() -> None:
     assert keys_of([[one, two], [plain]]) == [[("id", "1"), ("id", "2")], [("id", "1")]]
 
 
+def test_a_document_with_a_doc_id_is_the_one_to_which_a_store_gave_another_id() -> None:
+    stored = doc("red kite", id="u1", doc_id="a", source="s")
+    plain, other = doc("red kite", doc_id="a", source="s"), doc("red kite", doc_id="b", source="s")
+    (one,), *rest = keys_of([[stored], [plain], [other]])
+    assert [names == [one] for names in rest] == [True, False]
+
+
+def test_an_id_that_is_a_doc_id_elsewhere_is_the_same_document() -> None:
+    stored, plain = doc("red kite", id="a"), doc("red kite", doc_id="a", source="s")
+    assert keys_of([[plain], [stored]]) == [[("id", "a")], [("id", "a")]]
+
+
+def test_chunks_that_name_their_parent_are_the_stores_chunks_of_the_same_text() -> None:
+    stored = [doc("red", id="u1", doc_id="p"), doc("kite", id="u2", doc_id="p")]
+    plain = [doc("kite", doc_id="p"), doc("red", doc_id="p")]
+    assert keys_of([plain, stored])[0] == [("id", "u2"), ("id", "u1")]
+
+
+def test_a_document_with_neither_is_the_one_with_a_doc_id_and_so_the_stores() -> None:
+    stored, named, plain = doc("x", id="u1", doc_id=0), doc("x", doc_id=0), doc("x")
+    assert keys_of([[plain], [named], [stored]]) == [[("id", "u1")]] * 3
+    assert keys_of([[plain], [named]]) == [[("id", "0")]] * 2
+
+
 def test_a_key_of_ones_own_is_applied_as_it_is() -> None:
     keys = keys_of([[doc("x", id="1")], [doc("x")]], key=lambda d: d.id)
     assert keys == [["1"], [None]]

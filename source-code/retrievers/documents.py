@@ -90,25 +90,26 @@ def keys_of(lists: Sequence[Sequence[Document]], key: Key = document_key) -> lis
     """Return the key of every document of several lists, so that equal documents share one.
 
     A vector store gives its documents ids, and a keyword index built from the same texts may have
-    none. So by `document_key` alone, nothing would ever be found by both. A document without an id
-    takes the key of one with an id when text, source and position are the same. A `key` of the
-    caller's own is applied as it is.
+    none. So by `document_key` alone, nothing would ever be found by both. A document without a
+    `Document.id` takes the key of one that has it when text, source and position are the same, and
+    `doc_id` where it has one. A `key` of the caller's own is applied as it is.
     """
     keys: list[list[Any]] = [[key(document) for document in documents] for documents in lists]
-    if key is not document_key or all(name[0] == "id" for names in keys for name in names):
+    if key is not document_key or all(document.id for documents in lists for document in documents):
         return keys
-    identified: dict[Hashable, Hashable] = {}
-    for documents, names in zip(lists, keys):
-        for document, name in zip(documents, names):
-            if name[0] == "id":
-                identified.setdefault(_content(document), name)
-    return [
-        [
-            name if name[0] == "id" else identified.get(_content(document), name)
-            for document, name in zip(documents, names)
-        ]
-        for documents, names in zip(lists, keys)
-    ]
+    places = [(row, at) for row, documents in enumerate(lists) for at in range(len(documents))]
+    stored = {keys[row][at] for row, at in places if lists[row][at].id}
+    named: dict[Hashable, Hashable] = {}
+    # Those with an id first, then those with a doc_id, as each can name the ones after it.
+    for row, at in sorted(places, key=lambda place: _nameless(lists[place[0]][place[1]])):
+        document, name = lists[row][at], keys[row][at]
+        doc_id, content = _doc_id(document), _content(document)
+        if not document.id and name not in stored:
+            name = keys[row][at] = named.get((doc_id, content), name)
+        if name[0] == "id":
+            named.setdefault((doc_id, content), name)
+            named.setdefault(("", content), name)
+    return keys
 
 
 def by_key(
@@ -793,6 +794,15 @@ def _content(document: Document) -> tuple[Hashable, ...]:
     metadata = document.metadata
     places = [str(metadata.get(name)) for name in ("source", *POSITION_KEYS)]
     return (*places, document.page_content)
+
+
+def _nameless(document: Document) -> int:
+    return 0 if document.id else 1 if _doc_id(document) else 2
+
+
+def _doc_id(document: Document) -> str:
+    value = document.metadata.get("doc_id")
+    return "" if value is None else str(value)
 
 
 def _copied_value(value: Any) -> Any:
