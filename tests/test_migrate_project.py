@@ -503,16 +503,6 @@ def test_a_folder_outside_of_git_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "a.py").read_text() == OLD
 
 
-def test_a_copy_that_would_overwrite_stops_everything(tmp_path: Path) -> None:
-    files = {"a.py": OLD, "retrievers/merger.py": "mine = 1\n", "retrievers/documents.py": ""}
-    put(tmp_path, files)
-    done = rag(str(tmp_path), "--write", "--force")
-    assert done.exit_code == 2
-    assert "other content" in " ".join(done.output.split())
-    assert "rag copy merger --to" in " ".join(done.output.split())
-    assert (tmp_path / "a.py").read_text() == OLD
-
-
 # Notebooks
 
 

@@ -16,6 +16,7 @@ from ragbook.migrate.table import is_old
 
 NAMES = ("retrievers", "rag_retrievers", "langchain_retrievers")
 """Names for the folder of the copied files; the first one that is free is taken."""
+INIT = '"""Retrievers copied by rag migrate: yours to read and change."""\n'
 IMPORT = re.compile(
     r"^[ \t]*(?:from|import)[ \t]+(\.*)(\w*)(?:\.|[ \t]+import[ \t]+\(?)?(\w*)", re.MULTILINE
 )
@@ -207,12 +208,37 @@ def known_files() -> dict[str, RetrieverFile]:
     return retriever_files()
 
 
+def with_siblings(names: Iterable[str]) -> set[str]:
+    """Return the names of retriever files, and of those that they import."""
+    found: set[str] = set()
+    queue = list(names)
+    while queue:
+        if (name := queue.pop()) not in found:
+            found.add(name)
+            queue += known_files()[name].siblings
+    return found
+
+
+def is_copy(file: Path, content: bytes) -> bool:
+    """Tell whether a file is one of the retrievers as `rag copy` writes them."""
+    ours = known_files().get(file.stem) if file.suffix == ".py" else None
+    return ours is not None and content == ours.path.read_bytes()
+
+
 def _is_free(parent: Path, name: str) -> bool:
-    """Tell whether a folder is not there, or holds nothing but copied files."""
+    """Tell whether a folder is not there, or has no Python file but copied ones."""
     if (parent / f"{name}.py").exists() or (parent / name).is_file():
         return False
-    ours = {*known_files(), "__init__"}
-    return all(file.stem in ours for file in (parent / name).glob("*.py"))
+    return all(_is_ours(file) for file in (parent / name).glob("*.py"))
+
+
+def _is_ours(file: Path) -> bool:
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return False
+    empty = file.name == "__init__.py" and content.strip() in (b"", INIT.strip().encode())
+    return empty or is_copy(file, content)
 
 
 def _is_test(folder: Path) -> bool:

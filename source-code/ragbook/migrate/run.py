@@ -25,9 +25,11 @@ from ragbook.migrate.project import (
     ProjectError,
     default_destination,
     given_destination,
+    is_copy,
     known_destination,
     known_files,
     layout_of,
+    with_siblings,
 )
 from ragbook.migrate.result import Change, Migration
 from ragbook.migrate.rewrite import Rewritten
@@ -35,7 +37,7 @@ from ragbook.migrate.rewrite_file import code_of, python_of, rewrite_file, unrea
 from ragbook.migrate.survey import Survey, read_project
 from ragbook.migrate.table import Move, names
 from ragbook.migrate.together import kept_everywhere
-from ragbook.migrate.write import write_changes
+from ragbook.migrate.write import check_copies, write_changes
 
 FROM_LANGCHAIN = re.compile(r"\b(?:from|import) +(langchain_\w+)")
 Tell = Callable[[str], None]
@@ -71,7 +73,7 @@ def migrate(
 
     Raises:
         ProjectError: If the path is not there, is no Python or is installed, git could not undo the
-            changes, or a retriever file is there with other content.
+            changes, or files of the project are where the retrievers would go.
         KeyboardInterrupt: If the user stopped it; the message, if any, says what is written.
     """
     result = Migration(_checked(path))
@@ -85,6 +87,7 @@ def migrate(
     users = [source for source, draft in drafts.items() if draft.files] or relevant
     finals = _moved(drafts, _destination(result.path, to, users, layout, read), survey, result)
     _gather(result, finals)
+    check_copies(result)
     _sum_up_packages(result, read, finals)
     if write:
         write_changes(result, force, tell)
@@ -122,17 +125,11 @@ def _read_all(result: Migration, tell: Tell) -> _Files:
             result.findings.append(unread(name, 1, str(error)))
             result.unread += [name] if may_mention(file) else []
             continue
-        if _is_copy(source):
+        if is_copy(file, source.content):
             read.copies.add(file)
         else:
             read.sources.append(source)
     return read
-
-
-def _is_copy(source: Source) -> bool:
-    """Tell whether it is one of the retrievers as `rag copy` writes them."""
-    ours = known_files().get(source.path.stem) if source.path.suffix == ".py" else None
-    return ours is not None and source.content == ours.path.read_bytes()
 
 
 def _drafts(
@@ -214,17 +211,9 @@ def _sum_up_packages(result: Migration, read: _Files, finals: dict[Source, Rewri
         result.ask_again |= imported and not result.whole
 
 
-def _of_copies(files: set[str]) -> set[str]:
+def _of_copies(files: Iterable[str]) -> set[str]:
     """Return the packages that copied files need, with what these import."""
-    packages: set[str] = set()
-    queue, seen = sorted(files), set[str]()
-    while queue:
-        name = queue.pop()
-        if name not in seen:
-            seen.add(name)
-            packages.update(known_files()[name].packages)
-            queue += known_files()[name].siblings
-    return packages
+    return {one for name in with_siblings(files) for one in known_files()[name].packages}
 
 
 def _moved_to(texts: Iterable[str]) -> set[str]:

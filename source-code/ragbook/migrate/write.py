@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from ragbook.copying import CopyError, copy_retrievers
 from ragbook.migrate.files import FileFault, replace_file, write_whole
 from ragbook.migrate.git import uncommitted
-from ragbook.migrate.project import ProjectError
+from ragbook.migrate.project import INIT, ProjectError, is_copy, with_siblings
 from ragbook.migrate.result import Change, Migration
-
-INIT = '"""Retrievers copied by rag migrate: yours to read and change."""\n'
 
 
 def write_changes(result: Migration, force: bool, tell: Callable[[str], None]) -> None:
@@ -47,6 +46,26 @@ def write_changes(result: Migration, force: bool, tell: Callable[[str], None]) -
     result.written = True
 
 
+def check_copies(result: Migration) -> None:
+    """Refuse to go on where a file of the project's own is where a retriever would be copied.
+
+    Raises:
+        ProjectError: If it is so; another folder has to be given then.
+    """
+    if not result.files or not result.destination:
+        return
+    targets = [result.destination.folder / f"{name}.py" for name in with_siblings(result.files)]
+    if taken := sorted(str(one) for one in targets if one.exists() and not _holds_copy(one)):
+        raise ProjectError(
+            f"Already there with other content: {', '.join(taken)}. Nothing was written. Give a "
+            "folder of its own for the retrievers with --to."
+        )
+
+
+def _holds_copy(file: Path) -> bool:
+    return file.is_file() and is_copy(file, file.read_bytes())
+
+
 def _copy(result: Migration) -> None:
     if not result.files:
         return
@@ -59,13 +78,7 @@ def _copy(result: Migration) -> None:
     except OSError as error:
         raise ProjectError(f"Could not write to {folder}: {error.strerror or error}.") from error
     except CopyError as error:
-        said, there, _ = str(error).partition(" Use --force to overwrite.")
-        names = " ".join(result.files)
-        instead = (
-            " Give another folder with --to, or overwrite them first: "
-            f"rag copy {names} --to {folder.as_posix()} --force"
-        )
-        raise ProjectError(f"{said}{instead if there else ''}") from error
+        raise ProjectError(str(error)) from error
 
 
 def _undone(result: Migration, change: Change, why: str) -> None:

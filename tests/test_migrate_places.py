@@ -1,0 +1,84 @@
+"""Where `rag migrate` puts the copies in projects of several shapes, and how they are imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ragbook.cli import app
+from ragbook.copying import RETRIEVERS
+from ragbook.migrate.run import Migration, migrate
+
+OLD = "from langchain.retrievers import MergerRetriever\nm = MergerRetriever(retrievers=[])\n"
+BM25 = (
+    "from langchain_community.retrievers import BM25Retriever\n"
+    "def words(docs):\n    return BM25Retriever.from_documents(docs)\n"
+)
+
+
+def put(folder: Path, files: Mapping[str, str]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return folder
+
+
+def written(folder: Path, files: Mapping[str, str], **options: Any) -> Migration:
+    return migrate(put(folder, files), write=True, force=True, **options)
+
+
+def rag(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["migrate", *arguments])
+
+
+# A folder called retrievers that is the project's own
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"shop/retrievers/__init__.py": "", "shop/retrievers/bm25.py": BM25},
+        {"shop/retrievers/__init__.py": "def merger():\n    return 1\n"},
+        {"shop/retrievers/__init__.py": "", "shop/retrievers/merger.py": OLD},
+    ],
+)
+def test_a_project_s_own_folder_of_retrievers_is_not_copied_into(
+    tmp_path: Path, own: dict[str, str]
+) -> None:
+    put(tmp_path, {"shop/__init__.py": "", "shop/rag.py": OLD, **own})
+    planned = migrate(tmp_path)
+    done = migrate(tmp_path, write=True, force=True)
+    for result in (planned, done):
+        assert result.destination
+        assert result.destination.module == "shop.rag_retrievers"
+    there = {file.relative_to(tmp_path).as_posix() for file in tmp_path.glob("shop/retrievers/*")}
+    assert there == set(own)
+    assert "from shop.rag_retrievers.merger import" in (tmp_path / "shop/rag.py").read_text()
+
+
+def test_a_folder_that_holds_only_copies_is_copied_into(tmp_path: Path) -> None:
+    documents = (RETRIEVERS / "documents.py").read_text()
+    copies = {"app/retrievers/__init__.py": "", "app/retrievers/documents.py": documents}
+    result = written(tmp_path, {"app/__init__.py": "", "app/rag.py": OLD, **copies})
+    assert result.destination
+    assert result.destination.module == "app.retrievers"
+    assert (tmp_path / "app/retrievers/merger.py").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--write", "--force"]])
+def test_a_file_in_the_place_of_a_copy_is_said_before_anything_is_written(
+    tmp_path: Path, options: list[str]
+) -> None:
+    put(tmp_path, {"a.py": OLD, "mine/merger.py": "mine = 1\n", "mine/documents.py": ""})
+    done = rag(str(tmp_path), "--to", str(tmp_path / "mine"), *options)
+    said = " ".join(done.output.split())
+    assert done.exit_code == 2
+    assert "Already there with other content" in said
+    assert "a folder of its own" in said
+    assert "overwrite" not in said
+    assert (tmp_path / "a.py").read_text() == OLD
