@@ -564,3 +564,34 @@ def test_a_name_that_another_file_takes_from_a_module_is_left_there(
     code = "from langchain.retrievers import EnsembleRetriever\n"
     written(tmp_path, {"app/__init__.py": "", "app/rag.py": code, "use.py": use})
     assert (tmp_path / "app/rag.py").read_text() == code
+
+
+OWN_METHOD = "class Mine:\n    def get_relevant_documents(self, q): return [q]\n"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "r = BM25Retriever.from_texts(t)\nr.{}('q')\n",
+        "r = BM25Retriever.from_texts(t)\nfound = list(map(r.{}, qs))\n",
+        "BM25Retriever.from_texts(t).{}('q')\n",
+        "def f(r: BM25Retriever): return r.{}('q')\n",
+    ],
+)
+def test_an_old_method_of_a_known_retriever_is_rewritten_beside_one_of_the_same_name(
+    use: str,
+) -> None:
+    home = "from langchain_community.retrievers import BM25Retriever\n"
+    new = rewritten(home + OWN_METHOD + use.format("get_relevant_documents"))
+    assert new.text.endswith(OWN_METHOD + use.format("invoke"))
+    assert not reasons(new).strip()
+
+
+def test_an_old_method_of_what_may_be_another_object_stays() -> None:
+    code = (
+        f"{OWN_METHOD}Mine().get_relevant_documents('q')\n"
+        "def f(r): return r.get_relevant_documents('q')\n"
+    )
+    new = rewritten(code)
+    assert new.text == code
+    assert reasons(new).count("has a method get_relevant_documents of its own") == 2

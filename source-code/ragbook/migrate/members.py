@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 from libcst.metadata import ImportAssignment
 
-from ragbook.migrate.objects import annotated, bound_to, objects_of
+from ragbook.migrate.objects import Objects, annotated, bound_to, objects_of
 from ragbook.migrate.plan import COMPRESSION, Plan
 from ragbook.migrate.table import Member, Retired
 from ragbook.migrate.uses import Module, dotted
@@ -151,15 +151,20 @@ class _Attributes(cst.CSTVisitor):
         return False
 
 
-def _followed(plan: Plan) -> set[cst.CSTNode]:
-    """Return the expressions that are known to stand for objects of the rewritten classes."""
-    found: set[cst.CSTNode] = set()
+def known_objects(plan: Plan) -> set[cst.CSTNode]:
+    """Return the expressions that stand for objects of retired classes, and for nothing else."""
+    return {node for node, sure in _followed(plan).items() if sure}
+
+
+def _followed(plan: Plan) -> Objects:
+    """Return the expressions that stand for objects of retired classes, as `objects_of` does."""
+    found: Objects = {}
     for use in plan.module.uses:
         if isinstance(row := use.entry, Retired):
             if called := plan.module.called(use):
-                found.update(objects_of(plan, row, called[0]))
+                found |= objects_of(plan, row, called[0])
             if holder := annotated(plan.module, use.node):
-                found.update(bound_to(plan, row, holder))
+                found |= bound_to(plan, row, holder)
     return found
 
 

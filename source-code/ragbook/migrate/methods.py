@@ -23,12 +23,15 @@ class MethodPlan:
     """Line, old name, new name, and why it is left."""
 
 
-def plan_methods(module: Module, own_methods: Collection[str]) -> MethodPlan:
+def plan_methods(
+    module: Module, own_methods: Collection[str], retrievers: Collection[cst.CSTNode] = ()
+) -> MethodPlan:
     """Decide which calls of the old methods are rewritten.
 
     Args:
         module: What was found in the module.
         own_methods: Old names that classes of the project define themselves.
+        retrievers: Expressions that stand for objects of retired classes, and for nothing else.
     """
     plan = MethodPlan()
     for node, line in module.methods:
@@ -37,7 +40,7 @@ def plan_methods(module: Module, own_methods: Collection[str]) -> MethodPlan:
         parent = module.parent(node)
         call = parent if isinstance(parent, cst.Call) and parent.func is node else None
         why = ""
-        if name in own_methods:
+        if name in own_methods and node.value not in retrievers:
             why = f"a class of the project has a method {name} of its own"
         elif isinstance(node.value, cst.Call) and isinstance(node.value.func, cst.Name):
             why = (

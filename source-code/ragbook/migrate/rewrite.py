@@ -13,6 +13,7 @@ from ragbook.migrate.calls import with_arguments
 from ragbook.migrate.decide import make_plan
 from ragbook.migrate.findings import Finding
 from ragbook.migrate.listing import list_findings
+from ragbook.migrate.members import known_objects
 from ragbook.migrate.methods import MethodPlan, plan_methods, rewritten_method
 from ragbook.migrate.naming import Names, NewImport, choose_names
 from ragbook.migrate.notebooks import SEPARATOR
@@ -57,7 +58,7 @@ def rewrite_source(text: str, around: Surroundings, file: str = "") -> Rewritten
         return Rewritten(text)
     plan = make_plan(module, around)
     names = choose_names(plan)
-    methods = plan_methods(module, around.own_methods)
+    methods = plan_methods(module, around.own_methods, known_objects(plan))
     new = module.wrapper.module.visit(_Rewriter(plan, names, methods))
     findings = list_findings(plan, names, methods, file)
     changed = any(one.rewritten for one in findings)
