@@ -82,3 +82,49 @@ def test_a_file_in_the_place_of_a_copy_is_said_before_anything_is_written(
     assert "a folder of its own" in said
     assert "overwrite" not in said
     assert (tmp_path / "a.py").read_text() == OLD
+
+
+# Several projects below one folder
+
+
+PACKAGES = {
+    "packages/a/pyproject.toml": '[project]\nname = "a"\n',
+    "packages/a/src/a_pkg/__init__.py": "",
+    "packages/a/src/a_pkg/rag.py": OLD,
+    "packages/b/setup.py": "from setuptools import setup\nsetup()\n",
+    "packages/b/b_pkg/__init__.py": "",
+    "packages/b/b_pkg/rag.py": OLD,
+}
+
+
+@pytest.mark.parametrize("options", [[], ["--write", "--force"]])
+def test_projects_in_a_project_are_to_be_migrated_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    put(tmp_path, {"pyproject.toml": "[tool.uv.workspace]\n", "tasks.py": OLD, **PACKAGES})
+    monkeypatch.chdir(tmp_path)
+    done = rag(".", *options)
+    assert done.exit_code == 2
+    assert "rag migrate packages/a " in done.output
+    assert "rag migrate packages/b " in done.output
+    assert not [*tmp_path.rglob("retrievers")]
+    # Each has its own copies, and then the rest can be done.
+    assert rag("packages/a", "--write", "--force").exit_code == 0
+    assert rag("packages/b", "--write", "--force").exit_code == 0
+    assert "from a_pkg.retrievers.merger" in Path("packages/a/src/a_pkg/rag.py").read_text()
+    assert "from b_pkg.retrievers.merger" in Path("packages/b/b_pkg/rag.py").read_text()
+    assert rag(".", "--write", "--force").exit_code == 0
+    assert "from retrievers.merger" in Path("tasks.py").read_text()
+
+
+def test_one_folder_for_several_projects_can_be_given(tmp_path: Path) -> None:
+    shared = tmp_path / "packages/a/src/a_pkg/parts"
+    written(tmp_path, {".git/HEAD": "", **PACKAGES}, to=shared)
+    assert "from a_pkg.parts.merger" in (tmp_path / "packages/b/b_pkg/rag.py").read_text()
+
+
+@pytest.mark.parametrize("inner", ["[tool.ruff]\n", "[project\n"])
+def test_a_folder_that_only_holds_settings_is_no_project(tmp_path: Path, inner: str) -> None:
+    files = {"pyproject.toml": '[project]\nname = "p"\n', "tools/pyproject.toml": inner}
+    written(tmp_path, {**files, "tools/ask.py": OLD})
+    assert "from retrievers.merger" in (tmp_path / "tools/ask.py").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -135,6 +136,30 @@ def project_root(path: Path) -> Path:
         if next(listed, None) or (above / ".git").exists():
             return above
     return folder
+
+
+def inner_projects(root: Path, files: Iterable[Path]) -> list[Path]:
+    """Return the folders below a project's own that are projects by themselves and hold files.
+
+    Such a one is built and installed for itself, so it cannot import what is in its neighbour.
+    """
+    found = set()
+    for file in files:
+        above = [one for one in file.resolve().parents if root in one.parents]
+        found.update(next(([one] for one in above if _is_project(one)), []))
+    return sorted(found)
+
+
+@cache
+def _is_project(folder: Path) -> bool:
+    if (folder / "setup.py").is_file():
+        return True
+    try:
+        data = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    tool = data.get("tool", {})
+    return "project" in data or (isinstance(tool, dict) and "poetry" in tool)
 
 
 def default_destination(path: Path, files: Sequence[Path], layout: Layout) -> Destination:

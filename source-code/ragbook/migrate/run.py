@@ -25,6 +25,7 @@ from ragbook.migrate.project import (
     ProjectError,
     default_destination,
     given_destination,
+    inner_projects,
     is_copy,
     known_destination,
     known_files,
@@ -72,8 +73,8 @@ def migrate(
         tell: Told how far it is.
 
     Raises:
-        ProjectError: If the path is not there, is no Python or is installed, git could not undo the
-            changes, or files of the project are where the retrievers would go.
+        ProjectError: If the path is not there, is no Python, is installed or holds several
+            projects, git could not undo the changes, or files are in the place of retrievers.
         KeyboardInterrupt: If the user stopped it; the message, if any, says what is written.
     """
     result = Migration(_checked(path))
@@ -87,6 +88,8 @@ def migrate(
     users = [source for source, draft in drafts.items() if draft.files] or relevant
     finals = _moved(drafts, _destination(result.path, to, users, layout, read), survey, result)
     _gather(result, finals)
+    if to is None:
+        _check_one_project(result)
     check_copies(result)
     _sum_up_packages(result, read, finals)
     if write:
@@ -103,6 +106,19 @@ def _checked(path: Path) -> Path:
         raise ProjectError(f"{path} is among installed packages. Give the project that uses them.")
     # Of a link to a file, the file is replaced and not the link.
     return path.resolve() if path.is_file() and path.is_symlink() else path
+
+
+def _check_one_project(result: Migration) -> None:
+    inner = inner_projects(result.root, (change.source.path for change in result.changes))
+    if inner:
+        here = Path.cwd()
+        shown = [one.relative_to(here) if one.is_relative_to(here) else one for one in inner]
+        commands = "".join(f"\n    rag migrate {one.as_posix()}" for one in shown)
+        raise ProjectError(
+            f"In {result.path} are projects of their own, which list their packages for "
+            f"themselves. Nothing was written. Run it on each, and then here for the rest:"
+            f"{commands}\nOr give one folder for the retrievers of all with --to."
+        )
 
 
 def _counted(items: Sequence[T], what: str, tell: Tell) -> Iterator[T]:
