@@ -1,12 +1,17 @@
 """Read where the installed langchain-classic and langchain-community have their names from.
 
 Nothing is imported: the sources are parsed, since importing 2,700 modules takes minutes. Run
-`python tests/retired_names.py` to write source-code/ragbook/migrate/moves.toml anew.
+`python tests/retired_names.py` to write source-code/ragbook/migrate/moves.toml anew. Where
+langchain-community 0.3.31 is installed in the place of the newest,
+`python tests/retired_names.py earlier` writes earlier.toml: what the newest has no more.
 """
 
 from __future__ import annotations
 
 import ast
+import re
+import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +23,8 @@ OLD = ("langchain_classic", "langchain_community")
 CORE = ("langchain_core", "langchain_text_splitters")
 LOOKUPS = {"deprecated_lookup", "deprecated_lookups", "module_lookup", "dynamic_imports"}
 MOVES = Path(__file__).parents[1] / "source-code" / "ragbook" / "migrate" / "moves.toml"
+
+EARLIER = MOVES.with_name("earlier.toml")
 
 Origin = tuple[str, str]
 
@@ -37,8 +44,19 @@ EQUAL = {
     ),
     ("langchain_community.llms.fake", "FakeListLLM"): "langchain_core.language_models",
     ("langchain_community.llms.fake", "FakeStreamingListLLM"): "langchain_core.language_models",
+    ("langchain_community.cache", "InMemoryCache"): "langchain_core.caches",
 }
-"""Classes that the core has as well, with the same fields: models for tests."""
+"""Classes that the core has as well, with the same fields: models for tests, and a cache."""
+
+CORRECTED = {
+    "langchain_milvus.MilvusVectorStore": "langchain_milvus.Milvus",
+    "langchain_pinecone.Pinecone": "langchain_pinecone.PineconeVectorStore",
+    "langchain_qdrant.Qdrant": "langchain_qdrant.QdrantVectorStore",
+}
+"""What the decorators name, and the makers do not have, or have retired themselves."""
+
+NAMED_IN_WORDS = re.compile(r"from ([\w.]+) import (\w+)")
+"""An alternative that is given as a text."""
 
 ROOT = {
     "BasePromptTemplate": "langchain_core.prompts",
@@ -143,9 +161,19 @@ def _deprecation(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) ->
                 and isinstance(key.value, ast.Constant)
                 and isinstance(key.value.value, str)
             }
+            if words := NAMED_IN_WORDS.match(given.get("alternative", "")):
+                given["alternative_import"] = f"{words[1]}.{words[2]}"
+            if "Elasticsearch" in node.name and "langchain-elasticsearch" in str(given):
+                given["alternative_import"] = f"langchain_elasticsearch.{node.name}"
             if "alternative_import" in given:
-                return given
+                return given | {"since": given.get("since") or _first(decorator)}
     return {}
+
+
+def _first(call: ast.Call) -> str:
+    """Return the version that a decorator is given by position."""
+    first = call.args[0] if call.args else None
+    return str(first.value) if isinstance(first, ast.Constant) else ""
 
 
 def origin(module: str, name: str) -> Origin | None:
@@ -247,17 +275,31 @@ def moves() -> dict[str, dict[str, list[str]]]:
 
 
 def makers() -> dict[str, dict[str, object]]:
-    """Every class of langchain-community whose decorator names the maker's class, by that one."""
+    """Every old class whose decorator names the maker's class, by that one."""
     found: dict[str, dict[str, object]] = {}
     for module, contents in sorted(modules().items()):
         for name, note in contents.deprecated.items():
             target = note["alternative_import"]
-            if module.startswith("langchain_community") and not target.startswith(OLD):
+            if module.startswith(OLD) and not target.startswith(OLD):
                 found[f"{module}.{name}"] = {
-                    "new": target,
-                    "since": note.get("since", ""),
+                    "new": CORRECTED.get(target, target),
+                    "since": note["since"],
                     "modules": homes(module, name),
                 }
+    return found | _other_names(found)
+
+
+def _other_names(known: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:
+    """Return the classes of makers that modules offer under a second name, by that one."""
+    found: dict[str, dict[str, object]] = {}
+    for module, contents in sorted(modules().items()):
+        for name in _offered(module, contents) if module.startswith(OLD) else ():
+            home = origin(module, name)
+            row = known.get(".".join(home)) if home and home[1] != name else None
+            if row and home:
+                places = [m for m in modules() if m.startswith(OLD) and origin(m, name) == home]
+                deepest = max(places, key=lambda m: (m.startswith(OLD[1]), m.count(".")))
+                found[f"{deepest}.{name}"] = {**row, "modules": sorted(places)}
     return found
 
 
@@ -277,12 +319,36 @@ def as_toml() -> str:
                 text = "\n" + "".join(f'    "{name}",\n' for name in names)
             lines.append(f'"{target}" = [{text}]')
         lines.append("")
-    for old, row in makers().items():
+    return "\n".join([*lines, *_rows(makers())]).rstrip() + "\n"
+
+
+def _rows(listed: dict[str, dict[str, object]]) -> Iterator[str]:
+    for old, row in listed.items():
         text = ", ".join(f'"{name}"' for name in row["modules"])  # type: ignore[attr-defined]
-        lines += [f'[makers."{old}"]', f'new = "{row["new"]}"', f'since = "{row["since"]}"']
-        lines += [f"modules = [{text}]", ""]
-    return "\n".join(lines).rstrip() + "\n"
+        yield from (f'[makers."{old}"]', f'new = "{row["new"]}"', f'since = "{row["since"]}"')
+        yield from (f"modules = [{text}]", "")
+
+
+def earlier_toml() -> str:
+    """Return the whole of earlier.toml: of the classes of makers those that moves.toml lacks."""
+    moved = tomllib.loads(MOVES.read_text(encoding="utf-8"))["makers"]
+    rows = {}
+    for old, row in makers().items():
+        modules_now = moved.get(old, {}).get("modules", ())
+        gone = [module for module in row["modules"] if module not in modules_now]  # type: ignore[attr-defined]
+        if gone and not old.rpartition(".")[2].startswith("_"):
+            rows[old] = {**row, "modules": gone}
+    lines = [
+        "# Classes of makers that langchain-community 0.3.31 still had, or handed on from more",
+        "# modules, and 0.4.2 has no more; what 0.2.19 had is among them. Written by",
+        "# `python tests/retired_names.py earlier`, where 0.3.31 is installed.",
+        "",
+    ]
+    return "\n".join([*lines, *_rows(rows)]).rstrip() + "\n"
 
 
 if __name__ == "__main__":
-    MOVES.write_text(as_toml(), encoding="utf-8")
+    if sys.argv[1:] == ["earlier"]:
+        EARLIER.write_text(earlier_toml(), encoding="utf-8")
+    else:
+        MOVES.write_text(as_toml(), encoding="utf-8")

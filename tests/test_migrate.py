@@ -886,8 +886,8 @@ LEFT = {
         "nothing of it is used",
     ),
     "a partner's class whose arguments differ": (
-        "from langchain_community.llms import Ollama\n",
-        "langchain_ollama.OllamaLLM",
+        "from langchain_community.vectorstores import Qdrant\n",
+        "langchain_qdrant.QdrantVectorStore",
     ),
 }
 

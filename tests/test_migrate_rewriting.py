@@ -521,7 +521,7 @@ def test_what_stands_beside_retrievers_is_moved_with_them(line: str) -> None:
         ("langchain.chains.RetrievalQA", "prompt | llm | parser"),
         ("langchain.memory.ConversationBufferMemory", "checkpointer"),
         ("langchain.document_loaders.TextLoader", "the library that it wraps"),
-        ("langchain.vectorstores.Milvus", "its maker's package"),
+        ("langchain.vectorstores.Annoy", "its maker's package"),
         ("langchain.pydantic_v1.BaseModel", "from pydantic"),
         ("langchain_core.pydantic_v1.Field", "from pydantic"),
         ("langchain.retrievers.multi_vector.SearchType", 'search_type="mmr"'),

@@ -35,6 +35,7 @@ from libcst.metadata import ClassScope
 from ragbook.migrate.calls import plan_call
 from ragbook.migrate.findings import by_hand
 from ragbook.migrate.fuse import fuse
+from ragbook.migrate.makers import plan_makers
 from ragbook.migrate.meaning import is_star, other_meaning
 from ragbook.migrate.members import check_members, plan_annotated, plan_members
 from ragbook.migrate.places import is_type
@@ -138,6 +139,8 @@ def _plan_calls(plan: Plan) -> None:
     plan.fused.clear()
     plan.removed.clear()
     plan.attributes.clear()
+    plan.taken_out.clear()
+    plan_makers(plan)
     plan_stores(plan)
     for use in plan.module.uses:
         row = use.entry

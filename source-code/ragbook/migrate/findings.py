@@ -60,7 +60,7 @@ def describe(old: str, entry: Entry, prefix: str) -> dict[str, object]:
     elif isinstance(entry, Move):
         here = f"{entry.new_module}.{entry.new_name}"
         noticed = MOVED_WITH_A_DIFFERENCE.get(old.rpartition(".")[2])
-        differs = (noticed,) if noticed else ()
+        differs = (*((noticed,) if noticed else ()), *entry.rules.differences)
     else:
         here, differs = "nothing", ()
     since = entry.since if isinstance(entry, Move) and entry.maker else facts["since"]
@@ -72,7 +72,8 @@ def by_hand(entry: Entry) -> str:
     if isinstance(entry, Retired):
         return "" if entry.rewrite or entry.fuse else entry.by_hand
     if isinstance(entry, Move):
-        text = f"its maker has {entry.new_module}.{entry.new_name}, whose arguments may differ"
+        said = entry.rules.hand or "whose arguments may differ"
+        text = f"its maker has {entry.new_module}.{entry.new_name}, {said}"
         return "" if entry.rewrite else text
     assert isinstance(entry, Elsewhere)
     return entry.advice or "nothing here replaces it"

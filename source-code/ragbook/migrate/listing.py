@@ -71,6 +71,8 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
         for line, why in reasons:
             if row is not None and (line, name) not in told:
                 add(line, paths.get(line, f"{row.modules[0]}.{name}"), "use", row, False, why)
+    for line, old, why in plan.taken_out:
+        found.append(Finding(file, line, old, "use", True, here=f"taken out: {why}"))
     for text in module.texts:
         split = split_path(text.path)
         entry = lookup(*split) if split else None
@@ -84,6 +86,8 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
 def _why(plan: Plan, entry: Any) -> str:
     if isinstance(entry, Retired) and (reasons := plan.left.get(entry.name)):
         return by_hand(entry) or f"line {reasons[0][0]}: {reasons[0][1]}"
+    if isinstance(entry, Move) and (reasons := plan.moves_left.get(entry)):
+        return f"line {reasons[0][0]}: {reasons[0][1]}"
     return by_hand(entry)
 
 

@@ -8,7 +8,7 @@ import libcst as cst
 from libcst.metadata import Assignment, ClassScope
 
 from ragbook.migrate.plan import Plan
-from ragbook.migrate.table import Retired
+from ragbook.migrate.table import Entry
 from ragbook.migrate.uses import Module, dotted
 
 Objects = dict[cst.CSTNode, bool]
@@ -17,7 +17,7 @@ Values = Collection[cst.CSTNode | None]
 """Expressions whose value is an object of the class."""
 
 
-def objects_of(plan: Plan, row: Retired, value: cst.BaseExpression) -> Objects:
+def objects_of(plan: Plan, row: Entry, value: cst.BaseExpression) -> Objects:
     """Return the expressions that stand for an object, from the one that is its value on."""
     found: Objects = {}
     waiting: Objects = {value: True}  # FAISS.from_texts(…).save_local(…)
@@ -33,7 +33,7 @@ def objects_of(plan: Plan, row: Retired, value: cst.BaseExpression) -> Objects:
 
 
 def bound_to(
-    plan: Plan, row: Retired, target: cst.CSTNode, value: cst.CSTNode | None = None
+    plan: Plan, row: Entry, target: cst.CSTNode, value: cst.CSTNode | None = None
 ) -> Objects:
     """Return the expressions that stand for what is bound to a name, or to `self.x`.
 
@@ -86,7 +86,7 @@ def _targets(module: Module, value: cst.CSTNode) -> list[cst.CSTNode]:
     return []
 
 
-def _of_name(plan: Plan, row: Retired, name: cst.Name, own: Values) -> Objects:
+def _of_name(plan: Plan, row: Entry, name: cst.Name, own: Values) -> Objects:
     found: Objects = {}
     module = plan.module
     scope = module.scope(name)
@@ -104,7 +104,7 @@ def _of_name(plan: Plan, row: Retired, name: cst.Name, own: Values) -> Objects:
 
 
 def _of_attribute(
-    plan: Plan, row: Retired, target: cst.CSTNode, path: tuple[str, str], own: Values
+    plan: Plan, row: Entry, target: cst.CSTNode, path: tuple[str, str], own: Values
 ) -> Objects:
     finder = _SameAttributes(*path)
     plan.module.wrapper.module.visit(finder)
@@ -126,7 +126,7 @@ def _of_attribute(
     return found
 
 
-def _is_one(plan: Plan, row: Retired, target: cst.CSTNode, own: Values) -> bool:
+def _is_one(plan: Plan, row: Entry, target: cst.CSTNode, own: Values) -> bool:
     """Tell whether a target is given an object of the class, or None until there is one."""
     module = plan.module
     if isinstance(target, cst.Param):
@@ -140,7 +140,7 @@ def _is_one(plan: Plan, row: Retired, target: cst.CSTNode, own: Values) -> bool:
     return value in own or (isinstance(value, cst.Name) and value.value == "None")
 
 
-def _is_annotated(plan: Plan, row: Retired, annotation: cst.Annotation | None) -> bool:
+def _is_annotated(plan: Plan, row: Entry, annotation: cst.Annotation | None) -> bool:
     """Tell whether an annotation names the class, and at most None besides."""
     classes = [use.node for use in plan.module.uses if use.entry is row]
     parts: list[cst.BaseExpression] = [annotation.annotation] if annotation else []

@@ -63,6 +63,10 @@ class Plan:
     """Values of byte_store that can be a docstore here, as `stores.plan_stores` found."""
     instead: dict[Move, Move] = field(default_factory=dict)
     """Moves that go somewhere else in this module."""
+    moves_left: dict[Move, list[tuple[int, str]]] = field(default_factory=dict)
+    """Classes of makers that are left in this module, with lines and reasons."""
+    taken_out: list[tuple[int, str, str]] = field(default_factory=list)
+    """What goes since it did nothing, with its line and the reason."""
     left: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
     """Why a class is left in this module, with lines, by its name."""
 
@@ -70,7 +74,7 @@ class Plan:
         """Tell whether uses of an entry of the table are rewritten in this module."""
         if isinstance(entry, Retired):
             return entry.name not in self.left
-        return isinstance(entry, Move) and entry.rewrite
+        return isinstance(entry, Move) and entry.rewrite and entry not in self.moves_left
 
     def targets(self, row: Retired) -> list[tuple[str, str]]:
         """Return the files and classes that take a class's place in this module."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ragbook.migrate.plan import Surroundings
-from ragbook.migrate.table import is_old, retired
+from ragbook.migrate.table import is_old, makers, retired
 from ragbook.migrate.uses import OLD_METHODS
 
 PATH_TO_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\.[A-Za-z_]\w*")
@@ -94,6 +94,9 @@ def _telling_members() -> dict[str, list[str]]:
         for name in row.members if row.rewrite else ():
             if "_" in name:
                 found.setdefault(name, []).append(row.name)
+    for old, rules in makers().items():
+        for name in rules.gone:
+            found.setdefault(name, []).append(old.rpartition(".")[2])
     return found
 
 

@@ -112,6 +112,19 @@ class Retired:
 
 
 @dataclass(frozen=True)
+class Maker:
+    """What is known of a class that its maker publishes now; makers.toml explains the fields."""
+
+    only: Sequence[str] = ()
+    needs: Sequence[str] = ()
+    positional: Mapping[str, int] = field(default_factory=dict)
+    gone: Mapping[str, str] = field(default_factory=dict)
+    idle: Sequence[str] = ()
+    differences: Sequence[str] = ()
+    hand: str = ""
+
+
+@dataclass(frozen=True)
 class Move:
     """A name that is the same object in another package, or that its maker publishes now."""
 
@@ -120,6 +133,13 @@ class Move:
     maker: bool = False
     since: str = ""
     rewrite: bool = True
+    old: str = ""
+    """The full name of the old class, of one that its maker publishes."""
+
+    @property
+    def rules(self) -> Maker:
+        """What is known of the maker's class."""
+        return makers().get(self.old, Maker())
 
     @property
     def package(self) -> str:
@@ -135,15 +155,6 @@ class Elsewhere:
 
 
 Entry = Retired | Move | Elsewhere
-
-SAME_ARGUMENTS = {
-    "langchain_chroma.Chroma",
-    "langchain_huggingface.HuggingFaceEmbeddings",
-    "langchain_openai.AzureOpenAIEmbeddings",
-    "langchain_openai.ChatOpenAI",
-    "langchain_openai.OpenAIEmbeddings",
-}
-"""Classes of makers that take the arguments of the old class of the same name."""
 
 MOVED_WITH_A_DIFFERENCE = {
     "DeterministicFakeEmbedding": "The core's class makes other vectors of the same text.",
@@ -200,6 +211,12 @@ def retired() -> dict[str, Retired]:
     return rows
 
 
+@cache
+def makers() -> dict[str, Maker]:
+    """What is known of classes of makers, by the full name of the old class."""
+    return {old: Maker(**row) for old, row in _data("makers.toml").items()}
+
+
 def history() -> list[dict[str, str]]:
     """What happened to the packages, when, and where that is written."""
     found: list[dict[str, str]] = _data("retired.toml")["history"]
@@ -221,10 +238,13 @@ def names() -> dict[tuple[str, str], Retired | Move]:
             for item in listed:
                 old, _, new = item.partition(" = ")
                 found[module, old] = Move(new_module, new or old)
-    for old, row in _data("moves.toml")["makers"].items():
+    moves: dict[Move, Move] = {}
+    listed = [_data(name)["makers"] for name in ("moves.toml", "earlier.toml")]
+    for old, row in [item for rows in listed for item in rows.items()]:
         new_module, _, new = row["new"].rpartition(".")
-        same = old.rpartition(".")[2] == new and row["new"] in SAME_ARGUMENTS
-        move = Move(new_module, new, maker=True, since=row["since"], rewrite=same)
+        known = old in makers() and not makers()[old].hand
+        move = Move(new_module, new, maker=True, since=row["since"], rewrite=known, old=old)
+        move = moves.setdefault(move, move)  # one object for all modules that have the class
         for module in row["modules"]:
             found[module, old.rpartition(".")[2]] = move
     for entry in retired().values():

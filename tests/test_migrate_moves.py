@@ -1,0 +1,271 @@
+"""What `rag migrate` must know of names that moved: to the core, and to the packages of makers."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import tomllib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import retired_names
+from test_migrate_project import written
+from test_migrate_rewriting import reasons, rewritten
+
+from ragbook.migrate import table
+from ragbook.migrate.table import Move, makers, names
+
+INSTALLED = ("langchain_chroma", "langchain_huggingface", "langchain_ollama")
+"""Packages of makers that the tests have; langchain-openai 1.7.4 was compared by hand."""
+
+
+def the_class(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return getattr(importlib.import_module(module), name)
+
+
+def move_of(old: str) -> Move:
+    entry = table.lookup(*old.rpartition(".")[::2])
+    assert isinstance(entry, Move)
+    return entry
+
+
+COMPARED = [
+    old
+    for old, rules in makers().items()
+    if not rules.hand
+    and move_of(old).new_module in INSTALLED
+    and "chat_models.ollama" not in old  # 0.4.2 does not have it any more; 0.3.31 was compared
+]
+
+
+def public(cls: Any) -> set[str]:
+    return {name for name in dir(cls) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("old", COMPARED)
+def test_a_maker_s_class_has_the_methods_of_the_old_one_or_the_table_says_which_are_gone(
+    old: str,
+) -> None:
+    before, move = the_class(old), move_of(old)
+    after = the_class(f"{move.new_module}.{move.new_name}")
+    assert public(before) - public(after) == set(move.rules.gone)
+    for method in sorted(public(before) & public(after)):
+        if not inspect.isroutine(getattr(before, method)):
+            continue
+        taken = list(inspect.signature(getattr(before, method)).parameters)
+        takes = list(inspect.signature(getattr(after, method)).parameters)
+        places = move.rules.positional.get(method)
+        kept = taken[:places] if places is not None else [n for n in taken if n in takes]
+        assert kept == takes[: len(kept)] or method in ("encode_image", "from_orm", "lc_id"), method
+
+
+@pytest.mark.parametrize("old", COMPARED)
+def test_a_maker_s_class_takes_the_arguments_that_are_rewritten(old: str) -> None:
+    before, move = the_class(old), move_of(old)
+    after = the_class(f"{move.new_module}.{move.new_name}")
+    fields, new_fields = getattr(before, "model_fields", None), getattr(after, "model_fields", {})
+    if fields is None:
+        taken = list(inspect.signature(before).parameters)
+        takes = list(inspect.signature(after).parameters)
+        places = move.rules.positional[""]
+        assert set(taken) <= set(takes)
+        assert taken[:places] == takes[:places]
+        return
+    only = set(move.rules.only) or set(fields) - {"client"}
+    assert only <= set(fields)
+    assert only <= set(new_fields)
+    for name in only - set(move.rules.needs):
+        if name in ("base_url", "format"):  # see differences; "" is no format, as None
+            continue
+        old_default = fields[name].get_default(call_default_factory=True)
+        assert new_fields[name].get_default(call_default_factory=True) == old_default, name
+
+
+def test_what_chroma_has_no_more_goes_with_its_statement_which_did_nothing() -> None:
+    """langchain_chroma.Chroma has no persist; since Chroma 0.4 it did nothing."""
+    new = rewritten("""
+        from langchain_community.vectorstores import Chroma
+
+        def build(docs, emb):
+            db = Chroma.from_documents(docs, emb, persist_directory="db")
+            db.persist()  # save it
+            return db
+
+        class Index:
+            def __init__(self, emb):
+                self.db = Chroma("name", emb, "db")
+                if emb:
+                    self.db.persist()
+    """)
+    assert "from langchain_chroma import Chroma" in new.text
+    assert "persist()" not in new.text
+    assert "# save it" in new.text
+    assert "if emb:\n            pass" in new.text
+    told = [one.here for one in new.findings if one.old == "persist()"]
+    assert told == ["taken out: it writes by itself"] * 2
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "done = db.persist()",
+        "save(db.persist)",
+        "db.add_texts([]); db.persist()",
+        "if db: db.persist()",
+        "def save(store): store.persist()",
+        "other.db.persist()",
+    ],
+)
+def test_a_store_is_left_where_persist_does_not_stand_alone_or_is_of_an_unknown_object(
+    use: str,
+) -> None:
+    code = f"from langchain_community.vectorstores import Chroma\ndb = Chroma('n', e)\n{use}\n"
+    new = rewritten(code)
+    assert new.text == code
+    assert "persist" in reasons(new)
+    assert "it writes by itself" in reasons(new)
+
+
+def test_persist_of_an_imported_module_or_object_is_another_one() -> None:
+    code = (
+        "import disk\nfrom index import storage\n"
+        "from langchain_community.vectorstores import Chroma\n"
+        "db = Chroma('n', e)\ndisk.persist()\nstorage.context.persist()\n"
+    )
+    assert rewritten(code).text == code.replace(
+        "langchain_community.vectorstores", "langchain_chroma"
+    )
+
+
+def test_a_store_is_left_where_another_file_may_persist_it(tmp_path: Path) -> None:
+    build = "from langchain_community.vectorstores import Chroma\ndb = Chroma('n', e)\n"
+    written(tmp_path, {"build.py": build, "save.py": "from build import db\ndb.persist()\n"})
+    assert (tmp_path / "build.py").read_text() == build
+
+
+def test_an_argument_by_position_is_left_where_the_maker_has_another_order() -> None:
+    """The fourth is client_settings in the old class and host in the new one."""
+    line = "from langchain_community.vectorstores import Chroma\n"
+    moved = line.replace("langchain_community.vectorstores", "langchain_chroma")
+    assert rewritten(f"{line}Chroma('n', e, 'db')\n").text == f"{moved}Chroma('n', e, 'db')\n"
+    code = f"{line}Chroma('n', e, 'db', settings)\n"
+    new = rewritten(code)
+    assert new.text == code
+    assert "another order" in reasons(new)
+
+
+# Models of OpenAI and Ollama
+
+
+def test_a_model_is_moved_where_both_classes_know_its_arguments() -> None:
+    new = rewritten("""
+        from langchain.llms import OpenAI
+        from langchain_community.llms import Ollama
+        from langchain_community.chat_models import ChatOllama
+
+        llm = OpenAI(temperature=0, openai_api_key="x")
+        local = Ollama(base_url="http://localhost:11434", model="llama3", temperature=0)
+        chat: ChatOllama = ChatOllama(model="llama3", num_ctx=4096)
+    """)
+    assert "from langchain_openai import OpenAI\n" in new.text
+    assert "from langchain_ollama import OllamaLLM as Ollama\n" in new.text
+    assert "from langchain_ollama import ChatOllama\n" in new.text
+    assert new.packages == {"langchain-openai", "langchain-ollama"}
+    assert all(one.rewritten for one in new.findings)
+
+
+@pytest.mark.parametrize(
+    ("use", "why"),
+    [
+        ("Ollama()", "model is not given"),
+        ("Ollama(model='m', system='s')", "no system of the same meaning"),
+        ("Ollama(model='m', timeout=3)", "no timeout of the same meaning"),
+        ("Ollama(**settings)", "not all given by name"),
+        ("build(Ollama)", "passed on"),
+        ("class Own(Ollama): ...", "passed on"),
+        ("__all__ = ['Ollama']", "other modules have it from here"),
+    ],
+)
+def test_a_model_is_left_where_the_two_classes_differ(use: str, why: str) -> None:
+    code = f"from langchain_community.llms import Ollama\n{use}\n"
+    new = rewritten(code)
+    assert new.text == code
+    assert why in reasons(new)
+
+
+def test_embeddings_of_ollama_are_left_since_their_vectors_differ() -> None:
+    code = (
+        "from langchain_community.embeddings import OllamaEmbeddings\nOllamaEmbeddings(model='m')\n"
+    )
+    new = rewritten(code)
+    assert new.text == code
+    assert "embed the documents anew" in reasons(new)
+    old = the_class("langchain_community.embeddings.OllamaEmbeddings")
+    assert old.model_fields["embed_instruction"].default == "passage: "
+    assert old.model_fields["query_instruction"].default == "query: "
+
+
+# Names that the newest langchain-community has no more
+
+
+def test_what_only_earlier_versions_had_is_in_no_row_of_today() -> None:
+    earlier = tomllib.loads(retired_names.EARLIER.read_text(encoding="utf-8"))["makers"]
+    assert "langchain_community.chat_models.ollama.ChatOllama" in earlier
+    today = {
+        (module, old.rpartition(".")[2])
+        for old, row in retired_names.makers().items()
+        for module in row["modules"]  # type: ignore[attr-defined]
+    }
+    for old, row in earlier.items():
+        for module in row["modules"]:
+            assert (module, old.rpartition(".")[2]) not in today
+            assert (module, old.rpartition(".")[2]) in names()
+
+
+@pytest.mark.parametrize("name", ["ChatOpenAI", "ChatOllama", "AzureChatOpenAI", "ChatAnthropic"])
+def test_a_chat_model_is_looked_up_as_in_earlier_versions(name: str) -> None:
+    found = table.lookup("langchain_community.chat_models", name)
+    assert isinstance(found, Move)
+    assert found.maker
+    assert found == table.lookup("langchain.chat_models", name)
+
+
+def test_a_second_name_of_a_class_is_kept_for_the_maker_s_class() -> None:
+    line = "from langchain_community.embeddings import SentenceTransformerEmbeddings\n"
+    new = rewritten(f"{line}SentenceTransformerEmbeddings(model_name='m')\n")
+    assert new.text.startswith(
+        "from langchain_huggingface import HuggingFaceEmbeddings as SentenceTransformerEmbeddings\n"
+    )
+    old = the_class("langchain_community.embeddings.SentenceTransformerEmbeddings")
+    assert old is the_class("langchain_community.embeddings.HuggingFaceEmbeddings")
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("Pinecone", "langchain_pinecone.PineconeVectorStore"),
+        ("Qdrant", "langchain_qdrant.QdrantVectorStore"),
+        ("Weaviate", "langchain_weaviate.WeaviateVectorStore"),
+        ("Milvus", "langchain_milvus.Milvus"),
+        ("MongoDBAtlasVectorSearch", "langchain_mongodb.MongoDBAtlasVectorSearch"),
+        ("ElasticsearchStore", "langchain_elasticsearch.ElasticsearchStore"),
+        ("PGVector", "langchain_postgres.PGVector"),
+        ("Neo4jVector", "langchain_neo4j.Neo4jVector"),
+    ],
+)
+def test_the_maker_s_store_is_named_under_every_old_path(name: str, here: str) -> None:
+    for module in ("langchain.vectorstores", "langchain_community.vectorstores"):
+        new = rewritten(f"from {module} import {name}\n")
+        assert [one.here for one in new.findings] == [here]
+        assert here in reasons(new)
+
+
+def test_the_cache_in_memory_is_the_core_s() -> None:
+    for module in ("langchain.cache", "langchain_community.cache"):
+        new = rewritten(f"from {module} import InMemoryCache\n")
+        assert new.text == "from langchain_core.caches import InMemoryCache\n"
