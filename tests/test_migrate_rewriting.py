@@ -294,6 +294,29 @@ UNKNOWN = [
     (f"e = {BUILT}\nf = e.configurable_fields(c=x)\n", "in a call of configurable_fields"),
     (f"e = {BUILT}\nsetattr(e, 'c', 3)\n", "names c in a call of setattr"),
     (f"e = {BUILT}\nprint(getattr(e, 'id_key', None))\n", "the key is a function here"),
+    (f"rs = {{'a': {BUILT}}}\nrs['a'].c += 1\n", "maybe of such an object"),
+    (f"rs = []\nrs.append({BUILT})\nfor r in rs:\n    r.c = 1\n", "maybe of such an object"),
+    (f"rs = [{BUILT} for a in x]\ncs = [r.c for r in rs]\n", "maybe of such an object"),
+    (f"rs = {{}}\nrs['a'] = {BUILT}\nr = rs.get('a')\nr.c = 1\n", "maybe of such an object"),
+    (f"e = {BUILT}\nf = e.model_copy()\nf.c = 1\n", "maybe of such an object"),
+    (f"e = {BUILT}\nf = a or e\nf.c = 1\n", "maybe of such an object"),
+    (f"outer = Outer(base_retriever={BUILT})\nouter.base_retriever.c = 1\n", "maybe of such"),
+    (
+        f"class A:\n    def f(self): self.e = {BUILT}\n    def g(self): return self.e\n"
+        "def h(a):\n    return A().g().c\n",
+        "maybe of such an object",
+    ),
+    (f"class A:\n    def f(self): self.e = {BUILT}\ndef h(): return A().e.c\n", "maybe of such"),
+    (
+        "class A:\n    def __init__(self, e): self.e = e\n    def g(self): self.e.c = 3\n"
+        f"A({BUILT})\n",
+        "maybe of such an object",
+    ),
+    (f"def make():\n    yield {BUILT}\nfor e in make():\n    e.c = 1\n", "maybe of such"),
+    (f"rs = [{BUILT}]\nsetattr(rs[0], 'c', 1)\n", "maybe for such an object"),
+    (f"def f(r): return getattr(r, 'c')\nf({BUILT})\n", "maybe for such an object"),
+    ("def f(r: EnsembleRetriever): return r.model_copy(update={'c': 1})\n", "maybe for such"),
+    (f"def f(r: BaseRetriever): r.c = 1\nf({BUILT})\n", "maybe of such an object"),
 ]
 
 
@@ -302,6 +325,21 @@ def test_an_attribute_of_what_may_be_something_else_keeps_the_class(code: str, w
     new = rewritten(HYBRID + code)
     assert new.text == HYBRID + code
     assert why in reasons(new)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "c = Circle()\nc.c = 3\n",
+        "cs = {'a': 1}\nprint(cs['a'].c, Circle().make().c, options.c)\n",
+        "class B:\n    def f(self): self.c = 1\n    def g(self): return self.c\n",
+        "class B:\n    def f(self): self.d = Circle()\n    def g(self): return self.d.c\n",
+        "def f(circle: Circle, args): return circle.c + args.c + getattr(circle, 'c')\n",
+    ],
+)
+def test_an_attribute_of_what_is_seen_to_be_another_object_keeps_no_class(other: str) -> None:
+    new = rewritten(f"{HYBRID}e = {BUILT}\n{other}")
+    assert new.text.endswith(f"e = RRF{BUILT.replace('c=', 'k=')}\n{other}")
 
 
 def test_an_attribute_of_another_class_of_the_same_path_stays() -> None:

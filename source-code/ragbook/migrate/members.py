@@ -7,6 +7,7 @@ from libcst.metadata import ImportAssignment
 
 from ragbook.migrate.objects import Objects, annotated, bound_to, objects_of
 from ragbook.migrate.plan import COMPRESSION, Plan
+from ragbook.migrate.reach import Reach
 from ragbook.migrate.table import Member, Retired
 from ragbook.migrate.uses import Module, dotted
 from ragbook.migrate.values import Left
@@ -16,8 +17,6 @@ PICKLERS |= {f"{m}.{f}" for m in ("pickle", "cloudpickle", "dill") for f in ("du
 """Functions that write an object as a pickle."""
 BY_NAME = {"getattr", "setattr", "hasattr", "delattr", "copy", "model_copy", "configurable_fields"}
 """Functions and methods that are given the names of attributes."""
-SETTINGS = {"args", "cfg", "conf", "config", "options", "opts", "params", "settings"}
-"""Parameters that give numbers, not retrievers."""
 
 
 def plan_members(plan: Plan, row: Retired, call: cst.Call) -> None:
@@ -59,11 +58,15 @@ def _check_call(plan: Plan, row: Retired, call: cst.Call, by: cst.CSTNode) -> No
         raise Left(f"it is pickled in line {line}: build it anew, or use save where it is")
     by_name = by.attr.value if isinstance(by, cst.Attribute) else dotted(call.func)
     if by_name in BY_NAME:
-        words = _Words()
-        call.visit(words)
-        for name in sorted(words.found & set(row.members)):
-            said = _here(row.members[name])
-            raise Left(f"line {line} names {name} in a call of {by_name}: {said}")
+        for member in _named_in(call, row):
+            raise Left(f"line {line} names {member.old} in a call of {by_name}: {_here(member)}")
+
+
+def _named_in(call: cst.Call, row: Retired) -> list[Member]:
+    """Return the members that the strings and keywords of a call name."""
+    words = _Words()
+    call.visit(words)
+    return [row.members[name] for name in sorted(words.found & set(row.members))]
 
 
 def _here(member: Member) -> str:
@@ -73,9 +76,9 @@ def _here(member: Member) -> str:
 def check_members(plan: Plan) -> None:
     """Leave a class of whose objects something is used that differs here, out of our sight.
 
-    An object that a function returns, or a fixture gives, cannot be followed to the call that built
-    it. So where a module names a class and uses an attribute that has another name here, of an
-    object that is not known to be something else, the class is left.
+    An object that a function returns, or that comes out of a list, cannot be followed to the call
+    that built it. So where a module names a class and uses an attribute that has another name here,
+    of an object that may be one that it builds, the class is left.
     """
     rows = {
         use.entry.name: use.entry
@@ -87,62 +90,71 @@ def check_members(plan: Plan) -> None:
     finder = _Attributes({member for row in rows.values() for member in row.members})
     plan.module.wrapper.module.visit(finder)
     seen = _followed(plan)
-    for attribute in finder.found:
-        if attribute in plan.attributes or attribute.value in seen:
-            continue
-        if _is_something_else(plan.module, attribute):
-            continue
-        for row in rows.values():
-            if member := row.members.get(attribute.attr.value):
+    for row in rows.values():
+        reach = _reach(plan, row)
+        for attribute in finder.found:
+            member = row.members.get(attribute.attr.value)
+            if member is None or attribute in plan.attributes or attribute.value in seen:
+                continue
+            if _may_be_of(plan.module, reach, attribute):
                 why = f"it uses .{member.old}, maybe of such an object: {_here(member)}"
                 plan.left[row.name].append((plan.module.line(attribute), why))
+        for call, owner in finder.by_name:
+            named = _named_in(call, row) if reach.may_be(owner) else ()
+            for member in named:
+                by = dotted(call.func).rpartition(".")[2] or "a method"
+                why = f"it names {member.old} in a call of {by}, maybe for such an object"
+                line = plan.module.line(call)
+                plan.left[row.name].append((line, f"{why}: {_here(member)}"))
 
 
-def _is_something_else(module: Module, attribute: cst.Attribute) -> bool:
-    """Tell whether it is seen, or likely, that an attribute is of no object that is built here."""
+def _reach(plan: Plan, row: Retired) -> Reach:
+    """Return where objects of a class can be in a module."""
+    objects: set[cst.CSTNode] = set()
+    fields: set[str] = set()
+    for use in plan.module.uses:
+        if use.entry is row and (called := plan.module.called(use)):
+            objects.update(objects_of(plan, row, called[0]))
+        if use.entry is row and (holder := annotated(plan.module, use.node)):
+            objects.update(bound_to(plan, row, holder))
+            fields.add(dotted(holder))
+    return Reach(plan.module, objects, fields)
+
+
+def _may_be_of(module: Module, reach: Reach, attribute: cst.Attribute) -> bool:
+    """Tell whether it is seen, or likely, that an attribute is of an object that is built here."""
     owner = attribute.value
-    telling = "_" in attribute.attr.value  # c, k and index are on many objects
-    if isinstance(owner, cst.Call):
-        return not telling and not _calls_own_function(module, owner)
+    if "_" not in attribute.attr.value:  # c, k and index are on many objects
+        return reach.may_be(owner)
     if not isinstance(owner, cst.Name):
-        return not telling
+        return True
     scope = module.scope(owner)
     bound = list(scope[owner.value]) if scope else []
     nodes = [getattr(one, "node", None) for one in bound if not isinstance(one, ImportAssignment)]
     if not nodes or owner.value in ("self", "cls"):
-        return True
-    if telling:
-        return any(isinstance(node, cst.ClassDef) for node in nodes)
-    return not any(_gives_anything(module, node) for node in nodes)
-
-
-def _gives_anything(module: Module, node: cst.CSTNode | None) -> bool:
-    """Tell whether a name is a parameter without a type, or what a function of the module gave."""
-    if isinstance(node, cst.Param):
-        return node.annotation is None and node.name.value not in SETTINGS
-    statement = module.parent(module.parent(node)) if node else None
-    value = statement.value if isinstance(statement, cst.Assign) else None
-    return isinstance(value, cst.Call) and _calls_own_function(module, value)
-
-
-def _calls_own_function(module: Module, call: cst.Call) -> bool:
-    if not isinstance(call.func, cst.Name) or not (scope := module.scope(call.func)):
         return False
-    bound = scope[call.func.value]
-    return any(isinstance(getattr(one, "node", None), cst.FunctionDef) for one in bound)
+    return not any(isinstance(node, cst.ClassDef) for node in nodes)
 
 
 class _Attributes(cst.CSTVisitor):
-    """Find attributes of some names that are read or set."""
+    """Find attributes of some names that are read or set, and calls that are given their names."""
 
     def __init__(self, names: set[str]) -> None:
         super().__init__()
         self.names = names
         self.found: list[cst.Attribute] = []
+        self.by_name: list[tuple[cst.Call, cst.BaseExpression]] = []
+        """Each with the object whose attributes are named."""
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         if node.attr.value in self.names:
             self.found.append(node)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in BY_NAME:
+            self.by_name.append((node, node.func.value))
+        elif dotted(node.func) in BY_NAME and node.args:
+            self.by_name.append((node, node.args[0].value))
 
     def visit_Import(self, node: cst.Import) -> bool:
         return False
