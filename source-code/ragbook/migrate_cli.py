@@ -30,6 +30,13 @@ def migrate(
     force: Annotated[
         bool, typer.Option("--force", help="Write even if git cannot undo it.")
     ] = False,
+    classic: Annotated[
+        bool,
+        typer.Option(
+            "--classic",
+            help="Import what is left from langchain-classic, which runs beside langchain-core 1.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Find imports that LangChain retired, say what replaces them, and rewrite what is safe.
@@ -49,7 +56,7 @@ def migrate(
         raise typer.BadParameter("Give --json or --diff.")
     try:
         with busy("Reading …") as tell:
-            result = run(path, write=write, to=to, force=force, tell=tell)
+            result = run(path, write=write, to=to, force=force, classic=classic, tell=tell)
     except ProjectError as error:
         raise typer.BadParameter(str(error)) from None
     except KeyboardInterrupt as stop:

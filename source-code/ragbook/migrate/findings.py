@@ -30,6 +30,7 @@ class Finding:
         differs: What behaves differently.
         why: Why it is left for hand; empty where it is rewritten.
         cell: The cell of the notebook, counted from 1.
+        for_now: From where `--classic` imports it until it is moved; empty if from where it was.
     """
 
     file: str
@@ -43,6 +44,7 @@ class Finding:
     differs: Sequence[str] = ()
     why: str = ""
     cell: int | None = None
+    for_now: str = ""
 
 
 def describe(old: str, entry: Entry, prefix: str) -> dict[str, object]:

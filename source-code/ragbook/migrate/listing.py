@@ -10,7 +10,7 @@ from ragbook.migrate.findings import Finding, by_hand, describe
 from ragbook.migrate.methods import MethodPlan
 from ragbook.migrate.naming import Names
 from ragbook.migrate.plan import Plan
-from ragbook.migrate.table import STILL_IN_LANGCHAIN, Elsewhere, Move, Retired, lookup
+from ragbook.migrate.table import Elsewhere, Move, Retired, is_still_there, lookup
 from ragbook.migrate.uses import Use, dotted, split_path
 
 
@@ -71,6 +71,10 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
         for line, why in reasons:
             if row is not None and (line, name) not in told:
                 add(line, paths.get(line, f"{row.modules[0]}.{name}"), "use", row, False, why)
+    for arg in [*plan.ignored, *(arg for call in plan.calls.values() for arg in call.idle)]:
+        code = module.wrapper.module.code_for_node(arg).rstrip(" \n,")
+        did_nothing = "taken out: it did nothing"
+        found.append(Finding(file, module.line(arg), code, "use", True, here=did_nothing))
     for line, old, why in plan.taken_out:
         found.append(Finding(file, line, old, "use", True, here=f"taken out: {why}"))
     for text in module.texts:
@@ -92,7 +96,7 @@ def _why(plan: Plan, entry: Any) -> str:
 
 
 def _stays(module: str, local: str) -> bool:
-    return local != "*" and module in STILL_IN_LANGCHAIN
+    return local != "*" and is_still_there(module)
 
 
 def _left_uses(plan: Plan, local: str) -> bool:

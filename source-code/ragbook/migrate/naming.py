@@ -45,6 +45,10 @@ class Names:
     gone: set[cst.ImportAlias] = field(default_factory=set)
     stars: set[Statement] = field(default_factory=set)
     """Star imports that go."""
+    bridged: dict[Statement, Statement] = field(default_factory=dict)
+    """Star imports and `import a.b` that `classic.py` changed, each as it is now."""
+    strings: dict[cst.SimpleString, str] = field(default_factory=dict)
+    """What strings become, with their quotes."""
     files: set[str] = field(default_factory=set)
     packages: set[str] = field(default_factory=set)
 

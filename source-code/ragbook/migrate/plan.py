@@ -30,6 +30,7 @@ class Surroundings:
         words: Attributes and short strings that are used anywhere in the project.
         words_elsewhere: Attributes of retired classes' objects that other files use.
         kept: What stays in every file, each with the reason, as `together.kept_everywhere` says.
+        classic: Whether what is left is imported from langchain-classic.
     """
 
     prefix: str = "retrievers"
@@ -40,6 +41,7 @@ class Surroundings:
     words: frozenset[str] = frozenset()
     words_elsewhere: frozenset[str] = frozenset()
     kept: Mapping[str, str] = field(default_factory=dict)
+    classic: bool = False
 
     def is_imported(self, name: str) -> bool:
         """Tell whether another module of the project has a name from this one."""
@@ -65,6 +67,8 @@ class Plan:
     """Moves that go somewhere else in this module."""
     moves_left: dict[Move, list[tuple[int, str]]] = field(default_factory=dict)
     """Classes of makers that are left in this module, with lines and reasons."""
+    ignored: set[cst.Arg] = field(default_factory=set)
+    """Arguments of searches that did nothing, and go."""
     taken_out: list[tuple[int, str, str]] = field(default_factory=list)
     """What goes since it did nothing, with its line and the reason."""
     left: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ragbook.migrate.classic import said_of_left
 from ragbook.migrate.findings import Finding
 from ragbook.migrate.result import Migration
 from ragbook.terminal import harmless
@@ -50,6 +51,7 @@ def _finding(one: Finding) -> dict[str, Any]:
         "here": one.here,
         "differs": list(one.differs),
         "why": one.why,
+        "for_now": one.for_now,
     }
 
 
@@ -106,6 +108,8 @@ def _told_of_left(one: Finding) -> Iterator[str]:
     if one.here and one.here != "nothing":
         yield f"      here: {one.here}"
     yield f"      why: {one.why}"
+    if one.for_now:
+        yield f"      for now: {one.for_now}"
 
 
 def _said_once(title: str, lines: Iterable[str]) -> Iterator[str]:
@@ -148,6 +152,7 @@ def _closing(result: Migration) -> Iterator[str]:
         if result.files and result.destination:
             folder = _shown(result.destination.folder)
             yield f"It would copy to {folder}: {' '.join(result.files)}"
+    yield from said_of_left(result)
     yield from _beyond(result)
     yield from result.dependencies.lines()
     if result.ask_again:

@@ -40,6 +40,8 @@ class Migration:
     """Files that could not be read, and may need an old package."""
     ask_again: bool = False
     """Whether something could go if the rest of the project, which was not read, does without."""
+    classic: bool = False
+    """Whether what is left is imported from langchain-classic."""
     scanned: int = 0
     written: bool = False
 

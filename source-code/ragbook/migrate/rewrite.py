@@ -10,6 +10,7 @@ from typing import Any
 import libcst as cst
 
 from ragbook.migrate.calls import with_arguments
+from ragbook.migrate.classic import build_bridge, with_bridge
 from ragbook.migrate.decide import make_plan
 from ragbook.migrate.findings import Finding
 from ragbook.migrate.listing import list_findings
@@ -18,6 +19,7 @@ from ragbook.migrate.methods import MethodPlan, plan_methods, rewritten_method
 from ragbook.migrate.naming import Names, NewImport, choose_names
 from ragbook.migrate.notebooks import SEPARATOR
 from ragbook.migrate.plan import Plan, Surroundings
+from ragbook.migrate.searches import without
 from ragbook.migrate.together import Group, group_of
 from ragbook.migrate.uses import Statement, is_annotation, read_module
 
@@ -59,9 +61,11 @@ def rewrite_source(text: str, around: Surroundings, file: str = "") -> Rewritten
     plan = make_plan(module, around)
     names = choose_names(plan)
     methods = plan_methods(module, around.own_methods, known_objects(plan))
-    new = module.wrapper.module.visit(_Rewriter(plan, names, methods))
     findings = list_findings(plan, names, methods, file)
-    changed = any(one.rewritten for one in findings)
+    if around.classic:
+        findings = with_bridge(findings, build_bridge(plan, names))
+    new = module.wrapper.module.visit(_Rewriter(plan, names, methods))
+    changed = any(one.rewritten or one.for_now for one in findings)
     text = new.code if changed else text
     return Rewritten(text, findings, names.files, names.packages, group_of(plan))
 
@@ -81,6 +85,7 @@ class _Rewriter(cst.CSTTransformer):
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         call = self.plan.calls.get(original_node)
         if call is None:
+            updated_node = without(self.plan, original_node, updated_node)
             return rewritten_method(self.methods, original_node, updated_node)
         self.touched = True
         new = with_arguments(original_node, call.arguments, lambda value: self._visit(value))
@@ -116,6 +121,8 @@ class _Rewriter(cst.CSTTransformer):
     def leave_SimpleString(
         self, original_node: cst.SimpleString, updated_node: cst.SimpleString
     ) -> cst.BaseExpression:
+        if new := self.names.strings.get(original_node):
+            return updated_node.with_changes(value=new)
         if not self.names.renamed or not is_annotation(self.plan.module.parent, original_node):
             return updated_node
         value = updated_node.value
@@ -221,7 +228,9 @@ class _Rewriter(cst.CSTTransformer):
         if isinstance(statement, cst.ImportFrom) and (same := self._in_place(statement)):
             return [same]
         kept: list[cst.BaseSmallStatement] = []
-        if statement in self.names.stars:
+        if bridged := self.names.bridged.get(statement):
+            kept = [bridged]
+        elif statement in self.names.stars:
             pass
         elif isinstance(statement.names, cst.ImportStar):
             kept = [statement]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ragbook.copying import requirement
+from ragbook.migrate.classic import packages_for
 from ragbook.migrate.files import (
     MENTIONS,
     FileFault,
@@ -58,6 +59,7 @@ def migrate(
     write: bool = False,
     to: Path | None = None,
     force: bool = False,
+    classic: bool = False,
     tell: Tell = lambda _: None,
 ) -> Migration:
     """Find what is retired in a project, and with `write` rewrite what is safe.
@@ -70,6 +72,7 @@ def migrate(
         to: The folder for the copied retrievers; default: `retrievers` in the package that uses
             them, or beside the scripts.
         force: Write even where git could not undo it.
+        classic: Import what is left from langchain-classic.
         tell: Told how far it is.
 
     Raises:
@@ -77,11 +80,12 @@ def migrate(
             projects, git could not undo the changes, or files are in the place of retrievers.
         KeyboardInterrupt: If the user stopped it; the message, if any, says what is written.
     """
-    result = Migration(_checked(path))
+    result = Migration(_checked(path), classic=classic)
     read = _read_all(result, tell)
     relevant = [s for s in read.sources if MENTIONS.search(s.text)]
     told = _counted(read.sources if relevant else [], "Comparing", tell)
     survey = read_project((s.path, python_of(s)) for s in told)
+    survey.classic = classic
     layout = layout_of(result.root, ((s.path, s.text) for s in read.sources if relevant))
     result.destination = _destination(result.path, to, relevant, layout, read)
     drafts = _drafts(relevant, survey, result, tell)
@@ -212,6 +216,8 @@ def _sum_up_packages(result: Migration, read: _Files, finals: dict[Source, Rewri
         needed |= finals[change.source].packages
     if read.copies:  # what an earlier run has left to install
         needed |= _moved_to(source.text for source in read.sources)
+    if result.classic:
+        needed |= {package for one in result.left for package in packages_for(one)}
     if result.changes or result.lists.files:
         result.packages = [requirement(package) for package in sorted(needed)]
     before = {source: code_of(source, source.text) for source in finals}

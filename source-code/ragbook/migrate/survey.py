@@ -30,6 +30,8 @@ class Survey:
     """Attributes that differ here, and the file that uses one without building the class."""
     kept: Mapping[str, str] = field(default_factory=dict)
     """What stays in every file, each with the reason, as `together.kept_everywhere` says."""
+    classic: bool = False
+    """Whether what is left is imported from langchain-classic."""
 
     def around(self, file: Path, prefix: str) -> Surroundings:
         """Return what must be known for rewriting one file."""
@@ -45,6 +47,7 @@ class Survey:
             words=frozenset(self.words),
             words_elsewhere=frozenset(name for name, by in self.members if by != file),
             kept=self.kept,
+            classic=self.classic,
         )
 
 

@@ -19,8 +19,10 @@ STILL_IN_LANGCHAIN = {
     "langchain.embeddings.base": {"init_embeddings"},
     "langchain.messages": None,
     "langchain.rate_limiters": None,
+    "langchain.agents.factory": None,
     "langchain.agents.middleware": None,
     "langchain.agents.structured_output": None,
+    "langchain.mcp": None,
     "langchain.tools": {
         "BaseTool",
         "InjectedState",
@@ -31,8 +33,12 @@ STILL_IN_LANGCHAIN = {
         "ToolRuntime",
         "tool",
     },
+    "langchain.tools.tool_node": None,
 }
-"""What `langchain` 1.x itself has, and may stay as it is; None: all of the module."""
+"""What `langchain` 1.x itself has, and may stay as it is; None: all of the module and below it.
+
+Source: `__all__` of the modules of langchain 1.5.2.
+"""
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,8 @@ class Retired:
     fuse: Mapping[str, Any] = field(default_factory=dict)
     anywhere: Sequence[str] = ()
     together: Sequence[str] = ()
+    ignores: Sequence[str] = ()
+    passes_on: bool = False
     arguments: Mapping[str, Argument] = field(default_factory=dict)
     calls: Mapping[str, Call] = field(default_factory=dict)
     members: Mapping[str, Member] = field(default_factory=dict)
@@ -274,6 +282,12 @@ def is_old(module: str) -> bool:
     return module.partition(".")[0] in OLD_PACKAGES or module == "langchain_core.pydantic_v1"
 
 
+def is_still_there(path: str) -> bool:
+    """Tell whether `langchain` 1.x has a module, or all of the module that a name is in."""
+    whole = (one for one, names in STILL_IN_LANGCHAIN.items() if names is None)
+    return path in STILL_IN_LANGCHAIN or any(path.startswith(f"{one}.") for one in whole)
+
+
 def lookup(module: str, name: str) -> Entry | None:
     """Say what became of a name of an old package; None if it can stay as it is.
 
@@ -281,8 +295,7 @@ def lookup(module: str, name: str) -> Entry | None:
         module: Such as `langchain.retrievers` or `langchain_community.retrievers.bm25`.
         name: Such as `BM25Retriever`.
     """
-    allowed = STILL_IN_LANGCHAIN.get(module, set())
-    if allowed is None or name in allowed:
+    if is_still_there(f"{module}.{name}") or name in (STILL_IN_LANGCHAIN.get(module) or ()):
         return None
     if entry := names().get((canonical(module), name)):
         return entry

@@ -86,7 +86,9 @@ def _undone(result: Migration, change: Change, why: str) -> None:
     name = result.name(change.source.path)
     result.changes.remove(change)
     result.findings = [
-        replace(one, rewritten=False, why=why) if one.file == name and one.rewritten else one
+        replace(one, rewritten=False, why=why if one.rewritten else one.why, for_now="")
+        if one.file == name
+        else one
         for one in result.findings
     ]
 
