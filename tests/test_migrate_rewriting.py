@@ -121,6 +121,77 @@ def test_two_classes_that_are_one_here_stay_where_a_file_tells_them_apart(tmp_pa
     assert "from_vectorstore" in (tmp_path / "multi.py").read_text()
 
 
+# What another file says of objects
+
+
+ELSEWHERE = {
+    "a function that it imports": "from build import build\nprint(build(1).id_key)\n",
+    "a name that it imports": "from build import made\nmade.c = 3\n",
+    "a method of a class that it imports": "from build import A\na = A()\nprint(a.get().c)\n",
+    "a parameter, called from a third file": "def key(r):\n    return r.id_key\n",
+}
+
+
+@pytest.mark.parametrize("use", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_an_attribute_in_a_file_that_can_have_the_object_keeps_its_class(
+    tmp_path: Path, use: str
+) -> None:
+    built = f"{BUILD}EnsembleRetriever(retrievers=[a])\n"
+    main = "from build import build\nfrom use import key\nkey(build(1))\n"
+    result = written(tmp_path, {"build.py": built, "use.py": use, "main.py": main})
+    assert (tmp_path / "build.py").read_text() == built
+    line = use[: use.index(".id_key" if "id_key" in use else ".c")].count("\n") + 1
+    assert f"(use.py:{line})" in result.left[0].why
+
+
+UNRELATED = {
+    "a file that nobody has together with it": "def key(r):\n    return r.id_key\n",
+    "a field of another class": (
+        "from build import build\nfrom langchain.retrievers import ParentDocumentRetriever\n"
+        "def key(r):\n    return r.id_key\n"
+    ),
+    "a parameter of another type": "import build\ndef key(r: Mine):\n    return r.id_key\n",
+    "a field of its own": "import build\nclass A:\n    def f(self): return self.id_key\n",
+    "a short name of something else": "import build\ndef area(circle):\n    return circle.c\n",
+}
+
+
+@pytest.mark.parametrize("use", UNRELATED.values(), ids=UNRELATED)
+def test_an_attribute_of_what_no_such_object_can_be_keeps_no_class(
+    tmp_path: Path, use: str
+) -> None:
+    written(tmp_path, {"build.py": f"{BUILD}EnsembleRetriever(retrievers=[a])\n", "use.py": use})
+    assert "import RRFEnsembleRetriever" in (tmp_path / "build.py").read_text()
+
+
+def test_a_search_by_as_retriever_keeps_no_class(tmp_path: Path) -> None:
+    built = (
+        "from langchain.retrievers import ParentDocumentRetriever\n"
+        "p = ParentDocumentRetriever(vectorstore=v, docstore=d, child_splitter=s)\n"
+    )
+    use = "import build\nr = store.as_retriever()\nr.search_kwargs['k'] = 3\n"
+    written(tmp_path, {"build.py": built, "use.py": use})
+    assert "from_vectorstore" in (tmp_path / "build.py").read_text()
+
+
+TFIDF = "from langchain_community.retrievers import TFIDFRetriever\n"
+TFIDF += "r = TFIDFRetriever.from_texts(texts)\n"
+STORE = "from langchain_community.vectorstores import FAISS\ndb = FAISS.from_texts(texts, e)\n"
+
+
+def test_a_class_is_not_left_for_what_is_done_with_another(tmp_path: Path) -> None:
+    saves = f"{STORE}import words\ndb.save_local('x')\nFAISS.load_local('x', e)\n"
+    result = written(tmp_path, {"words.py": TFIDF, "store.py": saves})
+    assert "retrievers.tfidf import TFIDFRetriever" in (tmp_path / "words.py").read_text()
+    assert "save_local" in " ".join(one.why for one in result.left)
+    both = TFIDF + STORE.replace("db", "s") + "FAISS.load_local('x', e)\n"
+    assert "retrievers.tfidf import TFIDFRetriever" in rewritten(both).text
+    unknown = "import words\nwords.r.save_local('x')\n"
+    result = written(tmp_path / "2", {"words.py": TFIDF, "use.py": unknown})
+    assert result.changes == []
+    assert "save_local (use.py:2)" in result.left[0].why
+
+
 # What a name stands for
 
 

@@ -86,13 +86,13 @@ def _check_import(plan: Plan, row: Retired, item: Imported) -> None:
     if why := by_hand(row):
         plan.left[row.name].append((line, why))
         return
-    if words := sorted(plan.around.words.intersection(row.anywhere)):
-        plan.left[row.name].append(
-            (line, f"the project uses {', '.join(words)}, which differs here")
-        )
-    if words := sorted(plan.around.words_elsewhere.intersection(row.members)):
-        said = f"another file uses .{words[0]}, maybe of an object that is built here"
-        plan.left[row.name].append((line, f"{said}, and it differs here"))
+    if used := plan.around.words.get(row.name):
+        said = ", ".join(f"{word} ({where})" for word, where in sorted(used.items()))
+        plan.left[row.name].append((line, f"the project uses {said}, which differs here"))
+    for word in sorted(plan.around.words_elsewhere.keys() & row.members.keys()):
+        said = f"another file uses .{word} ({plan.around.words_elsewhere[word]})"
+        said = f"{said}, maybe of an object that is built here, and it differs here"
+        plan.left[row.name].append((line, said))
     if row.identical and row.name == row.replacement:
         return
     if isinstance(plan.module.scope(item.statement), ClassScope):

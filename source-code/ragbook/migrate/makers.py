@@ -68,8 +68,9 @@ def _gone(plan: Plan, move: Move, uses: list[Use]) -> Iterator[tuple[int, str]]:
     rules = move.rules
     if not rules.gone:
         return
-    for name in sorted(plan.around.words_elsewhere.intersection(rules.gone)) if uses else ():
-        said = f"another file uses .{name}, maybe of such an object"
+    for name in sorted(plan.around.words_elsewhere.keys() & rules.gone) if uses else ():
+        where = plan.around.words_elsewhere[name]
+        said = f"another file uses .{name} ({where}), maybe of such an object"
         yield uses[0].line, f"{said}: {rules.gone[name]}"
     wanted = matchers.Attribute(attr=matchers.OneOf(*map(matchers.Name, rules.gone)))
     objects = _objects(plan, move, uses)

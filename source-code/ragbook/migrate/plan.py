@@ -27,8 +27,8 @@ class Surroundings:
         imported_elsewhere: Names that other modules of the project import from it; "*" for all.
         patched: Names in it that strings of the project reach, as `mock.patch("app.rag.X")`.
         own_methods: Old method names that classes of the project define themselves.
-        words: Attributes and short strings that are used anywhere in the project.
-        words_elsewhere: Attributes of retired classes' objects that other files use.
+        words: By class, words that say what is done with its objects, each with a place.
+        words_elsewhere: Attributes of retired classes' objects that other files use, and where.
         kept: What stays in every file, each with the reason, as `together.kept_everywhere` says.
         classic: Whether what is left is imported from langchain-classic.
     """
@@ -38,8 +38,8 @@ class Surroundings:
     imported_elsewhere: frozenset[str] = frozenset()
     patched: frozenset[str] = frozenset()
     own_methods: frozenset[str] = frozenset()
-    words: frozenset[str] = frozenset()
-    words_elsewhere: frozenset[str] = frozenset()
+    words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    words_elsewhere: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
     classic: bool = False
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ragbook.migrate.plan import Surroundings
-from ragbook.migrate.table import is_old, makers, retired
+from ragbook.migrate.said import Links, Said, key_of, said_anywhere, said_of_members
+from ragbook.migrate.table import is_old
 from ragbook.migrate.uses import OLD_METHODS
 
 PATH_TO_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\.[A-Za-z_]\w*")
@@ -24,10 +25,11 @@ class Survey:
     """By module: a name, and the file that imports it from there or takes it as an attribute."""
     in_strings: set[tuple[str, str]] = field(default_factory=set)
     own_methods: set[str] = field(default_factory=set)
-    words: set[str] = field(default_factory=set)
+    words: list[Said] = field(default_factory=list)
     """Attributes, keywords and strings that say how a class is used, as the table names them."""
-    members: set[tuple[str, Path]] = field(default_factory=set)
-    """Attributes that differ here, and the file that uses one without building the class."""
+    members: list[Said] = field(default_factory=list)
+    """Attributes that differ here, in a file that uses one without building the class."""
+    links: Links = field(default_factory=Links)
     kept: Mapping[str, str] = field(default_factory=dict)
     """What stays in every file, each with the reason, as `together.kept_everywhere` says."""
     classic: bool = False
@@ -36,7 +38,7 @@ class Survey:
     def around(self, file: Path, prefix: str) -> Surroundings:
         """Return what must be known for rewriting one file."""
         is_init = file.name == "__init__.py"
-        own = file.resolve().parent.name if is_init else file.stem
+        own = key_of(file)
         imported = {name for name, by in self.imported.get(own, ()) if by != file}
         return Surroundings(
             prefix=prefix,
@@ -44,11 +46,32 @@ class Survey:
             imported_elsewhere=frozenset(imported),
             patched=frozenset(name for module, name in self.in_strings if module == own),
             own_methods=frozenset(self.own_methods),
-            words=frozenset(self.words),
-            words_elsewhere=frozenset(name for name, by in self.members if by != file),
+            words=self._words(file),
+            words_elsewhere={one.word: one.where(file) for one in self._members(file)},
             kept=self.kept,
             classic=self.classic,
         )
+
+    def _words(self, file: Path) -> dict[str, dict[str, str]]:
+        """Return by class what is said of objects that a file may build, and where."""
+        found: dict[str, dict[str, str]] = {}
+        near = self.links.with_objects_of(file) if self.words else None
+        for one in self.words:
+            if one.file == file or near is None or key_of(one.file) in near:
+                for name in one.classes:
+                    found.setdefault(name, {}).setdefault(one.word, one.where(file))
+        return found
+
+    def _members(self, file: Path) -> list[Said]:
+        """Return what differs here of objects that a file may build, in other files."""
+        others = [one for one in self.members if one.file != file]
+        near = self.links.with_objects_of(file) if others else None
+        return [
+            one
+            for one in others
+            if (key_of(file) in one.source if one.source else near is None)
+            or (not one.source and near is not None and key_of(one.file) in near)
+        ]
 
 
 def read_project(sources: Iterable[tuple[Path, str]]) -> Survey:
@@ -58,8 +81,6 @@ def read_project(sources: Iterable[tuple[Path, str]]) -> Survey:
         sources: Files with their Python source (of a notebook, that of all cells).
     """
     survey = Survey()
-    watched = {word for row in retired().values() for word in row.anywhere}
-    members = _telling_members()
     for file, text in sources:
         try:
             tree = ast.parse(text)
@@ -68,39 +89,11 @@ def read_project(sources: Iterable[tuple[Path, str]]) -> Survey:
         aliases = _aliases(tree)
         for node in ast.walk(tree):
             _read(survey, node, file, aliases)
-            word = _word(node)
-            if word in watched:
-                survey.words.add(word)
-            classes = members.get(node.attr, ()) if isinstance(node, ast.Attribute) else ()
-            if classes and not any(re.search(rf"\b{name}\b", text) for name in classes):
-                survey.members.add((word, file))
+        survey.words += said_anywhere(file, tree, text)
+        survey.members += said_of_members(file, tree, text)
+        survey.links.read(file, tree)
+    survey.links.hidden = {part for names in survey.in_strings for part in names}
     return survey
-
-
-def _word(node: ast.AST) -> str:
-    """Return an attribute, the keyword of an argument, or a string; else nothing."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    if isinstance(node, ast.keyword):
-        return node.arg or ""
-    value = node.value if isinstance(node, ast.Constant) else ""
-    return value if isinstance(value, str) else ""
-
-
-def _telling_members() -> dict[str, list[str]]:
-    """Attributes that only objects of retired classes have, as far as names go, with the classes.
-
-    `c`, `k` and the like are on many objects; that they differ here is said with the class.
-    """
-    found: dict[str, list[str]] = {}
-    for row in retired().values():
-        for name in row.members if row.rewrite else ():
-            if "_" in name:
-                found.setdefault(name, []).append(row.name)
-    for old, rules in makers().items():
-        for name in rules.gone:
-            found.setdefault(name, []).append(old.rpartition(".")[2])
-    return found
 
 
 def _path(node: ast.expr) -> list[str]:
