@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import textwrap
 import tomllib
 import warnings
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 import retired_names
+from langchain_core.documents import Document
+from langchain_core.embeddings import FakeEmbeddings
 from test_migrate_project import written
 from test_migrate_rewriting import reasons, rewritten
 
 from ragbook.migrate import table
-from ragbook.migrate.table import Move, makers, names
+from ragbook.migrate.table import Move, Retired, makers, names
 
 INSTALLED = ("langchain_chroma", "langchain_huggingface", "langchain_ollama")
 """Packages of makers that the tests have; langchain-openai 1.7.4 was compared by hand."""
@@ -269,3 +272,146 @@ def test_the_cache_in_memory_is_the_core_s() -> None:
     for module in ("langchain.cache", "langchain_community.cache"):
         new = rewritten(f"from {module} import InMemoryCache\n")
         assert new.text == "from langchain_core.caches import InMemoryCache\n"
+
+
+# Keywords that did nothing
+
+
+ROWS = table.retired()
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS.values() if r.ignores])
+def test_an_old_class_takes_any_keyword_and_forgets_it(row: Retired) -> None:
+    cls = the_class(f"{row.modules[-1]}.{row.name}")
+    assert cls.model_config.get("extra", "ignore") == "ignore"
+    for method in row.ignores:
+        if method:
+            texts = [Document(page_content="one two")] if "documents" in method else ["one two"]
+            build = getattr(cls, method)
+            takes = inspect.signature(build).parameters
+            more = {"embeddings": FakeEmbeddings(size=2)} if "embeddings" in takes else {}
+            assert not hasattr(build(texts, **more, threshold=0.5), "threshold")
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in ROWS.values() if "Retriever" in r.name], ids=lambda r: r.name
+)
+def test_an_old_retriever_forgets_the_keywords_of_a_search_or_passes_them_on(row: Retired) -> None:
+    cls = the_class(f"{row.modules[-1]}.{row.name}")
+    assert cls._expects_other_args == row.passes_on
+
+
+def test_a_keyword_without_a_field_goes_and_is_told() -> None:
+    new = rewritten("""
+        from langchain_classic.retrievers import EnsembleRetriever
+        from langchain_community.retrievers import TFIDFRetriever
+
+        words = TFIDFRetriever.from_documents(docs, preprocess_func=tokens)
+        both = EnsembleRetriever(
+            retrievers=[words, dense],
+            weights=[0.7, 0.3],  # words first
+            similarity_threshold=0.5,  # only good ones
+        )
+    """)
+    assert "TFIDFRetriever.from_documents(docs)\n" in new.text
+    assert "    weights=[0.7, 0.3],  # words first\n" in new.text
+    assert "threshold=" not in new.text
+    assert "# only good ones" in new.text
+    told = {one.old: one.here for one in new.findings if one.here.startswith("taken out")}
+    assert told == {
+        "preprocess_func=tokens": "taken out: it did nothing",
+        "similarity_threshold=0.5": "taken out: it did nothing",
+    }
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["EnsembleRetriever(retrievers=r, threshold=pop())", "CrossEncoderReranker(model=m, k=3)"],
+)
+def test_a_keyword_stays_that_may_do_something_or_was_an_error(call: str) -> None:
+    code = (
+        "from langchain_classic.retrievers import EnsembleRetriever\n"
+        "from langchain_classic.retrievers.document_compressors import CrossEncoderReranker\n"
+    )
+    new = rewritten(f"{code}{call}\n")
+    assert call in new.text
+    assert "is not known to take" in reasons(new)
+
+
+def test_a_keyword_of_a_search_goes_where_the_old_class_forgot_it() -> None:
+    new = rewritten("""
+        from langchain_classic.retrievers import EnsembleRetriever
+        from langchain_community.retrievers import BM25Retriever
+
+        class Search:
+            def __init__(self, docs, dense):
+                self.words = BM25Retriever.from_documents(docs)
+                self.both = EnsembleRetriever(retrievers=[self.words, dense])
+
+            async def search(self, q, k):
+                found = self.both.get_relevant_documents(q, k=10, callbacks=[c])
+                found += self.words.invoke(q, k=k)
+                found += self.both.invoke(input=q, config=c, top_k=3)
+                return found + await self.both.aget_relevant_documents(
+                    q,
+                    k=10,
+                )
+    """)
+    assert 'self.both.invoke(q, config={"callbacks": [c]})' in new.text
+    assert "self.words.invoke(q)" in new.text
+    assert "self.both.invoke(input=q, config=c)" in new.text
+    assert "await self.both.ainvoke(\n            q,\n        )\n" in new.text
+    assert [one.old for one in new.findings if one.here.startswith("taken out")] == [
+        "k=10",
+        "k=k",
+        "top_k=3",
+        "k=10",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("def f(r): return r.get_relevant_documents('q', k=3)", "maybe with such an object"),
+        ("both = both or dense\nboth.invoke('q', k=3)", "can be something else"),
+        ("both.invoke('q', k=count())", "did nothing"),
+        ("both.invoke('q', **more)", "did nothing"),
+    ],
+)
+def test_a_retriever_is_left_where_a_keyword_of_a_search_cannot_be_judged(
+    code: str, why: str
+) -> None:
+    code = (
+        "from langchain_classic.retrievers import EnsembleRetriever\n"
+        f"both = EnsembleRetriever(retrievers=[a])\n{code}\n"
+    )
+    new = rewritten(code)
+    assert "import EnsembleRetriever" in new.text
+    assert why in reasons(new)
+
+
+def test_a_store_s_retriever_keeps_the_keywords_of_a_search() -> None:
+    new = rewritten("""
+        from langchain_classic.retrievers import EnsembleRetriever
+
+        dense = store.as_retriever()
+        both = EnsembleRetriever(retrievers=[dense])
+        dense.get_relevant_documents("q", k=3)
+    """)
+    assert "RRFEnsembleRetriever(" in new.text
+    assert 'dense.invoke("q", k=3)' in new.text
+
+
+def test_a_retriever_is_left_whose_search_passed_a_keyword_on() -> None:
+    """The old ContextualCompressionRetriever gave it to its base retriever."""
+    code = textwrap.dedent("""
+        from langchain_classic.retrievers import ContextualCompressionRetriever
+        from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
+
+        reranker = CrossEncoderReranker(model=m)
+        small = ContextualCompressionRetriever(base_compressor=reranker, base_retriever=dense)
+        small.invoke("q", top_k=10)
+    """)
+    new = rewritten(code)
+    assert "import ContextualCompressionRetriever" in new.text
+    assert "went on to the base retriever" in reasons(new)

@@ -44,6 +44,8 @@ class CallPlan:
     file: str
     method: str
     arguments: Sequence[Given]
+    idle: Sequence[cst.Arg] = ()
+    """Arguments of the old call that did nothing there."""
 
 
 def plan_call(
@@ -67,7 +69,10 @@ def plan_call(
         said = how.hand if how else "this method has no counterpart here"
         raise Left(f"{row.name}{'.' + method if method else ''}: {said}")
     given: list[Given] = []
+    idle = [argument for argument in call.args if _did_nothing(row, method, argument)]
     for number, argument in enumerate(call.args):
+        if argument in idle:
+            continue
         if argument.star:
             if row.identical:
                 given.append(Given(None, argument.value, argument))
@@ -89,7 +94,24 @@ def plan_call(
         if one.default and one.old not in old_names:
             assert isinstance(one.new, str)
             given.append(Given(one.new, cst.parse_expression(one.default)))
-    return CallPlan(row.replacement, row.file, how.target, given)
+    return CallPlan(row.replacement, row.file, how.target, given, idle)
+
+
+def is_plain(value: cst.BaseExpression) -> bool:
+    """Tell whether a value can go without anything not being done: a name or a constant."""
+    if isinstance(value, cst.UnaryOperation):
+        return is_plain(value.expression)
+    if isinstance(value, cst.Attribute):
+        return is_plain(value.value)
+    return isinstance(value, cst.Name | cst.BaseNumber | cst.SimpleString)
+
+
+def _did_nothing(row: Retired, method: str, argument: cst.Arg) -> bool:
+    """Tell whether the old class took an argument that it has no field for, and forgot it."""
+    if argument.keyword is None or method not in row.ignores or not is_plain(argument.value):
+        return False
+    name = argument.keyword.value
+    return name not in row.arguments and name not in COMMON
 
 
 def _rewritten(

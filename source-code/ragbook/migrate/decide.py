@@ -40,6 +40,7 @@ from ragbook.migrate.meaning import is_star, other_meaning
 from ragbook.migrate.members import check_members, plan_annotated, plan_members
 from ragbook.migrate.places import is_type
 from ragbook.migrate.plan import COMPRESSION, Plan, Surroundings
+from ragbook.migrate.searches import check_searches, plan_searches
 from ragbook.migrate.stores import plan_stores
 from ragbook.migrate.table import Elsewhere, Retired, retired
 from ragbook.migrate.together import keep_together
@@ -139,6 +140,7 @@ def _plan_calls(plan: Plan) -> None:
     plan.fused.clear()
     plan.removed.clear()
     plan.attributes.clear()
+    plan.ignored.clear()
     plan.taken_out.clear()
     plan_makers(plan)
     plan_stores(plan)
@@ -150,6 +152,7 @@ def _plan_calls(plan: Plan) -> None:
             continue
         call, method = found
         try:
+            plan_searches(plan, row, call)
             if row.name == COMPRESSION and method == "" and fuse(plan, call):
                 continue
             plan.calls[call] = plan_call(row, method, call, plan.stores)
@@ -162,6 +165,7 @@ def _plan_calls(plan: Plan) -> None:
     plan_annotated(plan)
     _check_mixed(plan)
     check_members(plan)
+    check_searches(plan)
 
 
 def _plan_unfused(plan: Plan, row: Retired, use: Use) -> None:

@@ -72,7 +72,7 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
             if row is not None and (line, name) not in told:
                 add(line, paths.get(line, f"{row.modules[0]}.{name}"), "use", row, False, why)
     for arg in [*plan.ignored, *(arg for call in plan.calls.values() for arg in call.idle)]:
-        code = module.wrapper.module.code_for_node(arg).rstrip(" \n,")
+        code = f"{dotted(arg.keyword)}={module.wrapper.module.code_for_node(arg.value)}"
         did_nothing = "taken out: it did nothing"
         found.append(Finding(file, module.line(arg), code, "use", True, here=did_nothing))
     for line, old, why in plan.taken_out:

@@ -1,0 +1,120 @@
+"""See to keywords that a search is given, as in `retriever.invoke(question, k=10)`.
+
+Most old classes took any and forgot them. Ours know some, and refuse the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from ragbook.migrate.calls import is_plain
+from ragbook.migrate.methods import IN_CONFIG
+from ragbook.migrate.objects import objects_of
+from ragbook.migrate.plan import Plan
+from ragbook.migrate.table import Retired
+from ragbook.migrate.uses import OLD_METHODS, Module
+from ragbook.migrate.values import Left
+
+SEARCHES = {*OLD_METHODS, *OLD_METHODS.values()}
+TAKEN = {"input", "query", "config", "run_id"}
+"""Keywords of a search itself, then and now."""
+STORES = {"as_retriever"}
+"""Methods whose result is no retired class, and takes keywords of its own."""
+
+
+def plan_searches(plan: Plan, row: Retired, call: cst.Call) -> None:
+    """Take out the keywords that searches with an object give, where the old class forgot them.
+
+    Raises:
+        Left: If the old class passed them on, or it cannot be told what they did.
+    """
+    for node, sure in objects_of(plan, row, call).items():
+        search = _search_of(plan.module, node)
+        more = _more(search) if search else ()
+        if not search or not more:
+            continue
+        name = more[0].keyword.value if more[0].keyword else "**"
+        place = f"line {plan.module.line(search)} gives {name} to a search"
+        if row.passes_on:
+            raise Left(f"{place}, which went on to the base retriever: set it there")
+        if not sure:
+            raise Left(f"{place}, of what can be something else, too; here it is an error")
+        if not all(one.keyword and is_plain(one.value) for one in more):
+            raise Left(f"{place}, which did nothing, and is an error here: leave it out")
+        plan.ignored.update(more)
+
+
+def check_searches(plan: Plan) -> None:
+    """Leave the retrievers of a module that gives keywords to a search with an unknown object."""
+    known = {
+        node
+        for use in plan.module.uses
+        if isinstance(use.entry, Retired) and (called := plan.module.called(use))
+        for node in objects_of(plan, use.entry, called[0])
+    }
+    entries = [use.entry for use in plan.module.uses]
+    found = [one for one in entries if isinstance(one, Retired) and "Retriever" in one.name]
+    rows = {row.name: row for row in found}.values()
+    for attribute, line in plan.module.methods:
+        search = _search_of(plan.module, attribute.value)
+        more = _more(search) if search else ()
+        if not more or attribute.value in known or _is_a_store_s(plan.module, attribute.value):
+            continue
+        name = more[0].keyword.value if more[0].keyword else "**"
+        why = f"it gives {name} to a search, maybe with such an object, which here is an error"
+        for row in rows:
+            if plan.rewrites(row):
+                plan.left[row.name].append((line, why))
+
+
+def without(plan: Plan, original: cst.Call, updated: cst.Call) -> cst.Call:
+    """Return a call without the arguments that did nothing."""
+    if not plan.ignored.intersection(original.args):
+        return updated
+    pairs = zip(original.args, updated.args)
+    kept = [new for old, new in pairs if old not in plan.ignored]
+    last = updated.args[-1]
+    if kept:
+        space = last.whitespace_after_arg
+        kept[-1] = kept[-1].with_changes(comma=last.comma, whitespace_after_arg=space)
+    return updated.with_changes(args=kept)
+
+
+def _search_of(module: Module, node: cst.CSTNode) -> cst.Call | None:
+    """Return the call of a search with an object."""
+    attribute = module.parent(node)
+    if not isinstance(attribute, cst.Attribute) or attribute.value is not node:
+        return None
+    call = module.parent(attribute)
+    called = isinstance(call, cst.Call) and call.func is attribute
+    return call if called and attribute.attr.value in SEARCHES else None  # type: ignore[return-value]
+
+
+def _more(search: cst.Call) -> Sequence[cst.Arg]:
+    """Return the arguments of a search beside what every search takes."""
+    assert isinstance(search.func, cst.Attribute)
+    taken = TAKEN | set(IN_CONFIG if search.func.attr.value in OLD_METHODS else ())
+    return [
+        one
+        for one in search.args
+        if one.star == "**" or (one.keyword and one.keyword.value not in taken)
+    ]
+
+
+def _is_a_store_s(module: Module, owner: cst.BaseExpression) -> bool:
+    """Tell whether an object is the retriever of a vector store, which takes keywords."""
+    if isinstance(owner, cst.Call):
+        return isinstance(owner.func, cst.Attribute) and owner.func.attr.value in STORES
+    scope = module.scope(owner) if isinstance(owner, cst.Name) else None
+    if not isinstance(owner, cst.Name) or scope is None:
+        return False
+    values = []
+    for one in scope[owner.value]:
+        target = module.parent(getattr(one, "node", owner))
+        statement = module.parent(target) if isinstance(target, cst.AssignTarget) else target
+        values.append(statement.value if isinstance(statement, cst.Assign) else None)
+    return bool(values) and all(
+        isinstance(value, cst.Call) and _is_a_store_s(module, value) for value in values
+    )
