@@ -67,7 +67,8 @@ class MultiQueryRetriever(BaseRetriever):
     Buettcher 2009), so that documents found by several wordings rise, and writes `rrf_score`.
 
     In a trace the rewriting is the child run tagged `rewriter`, and the searches are `query_1` (the
-    question), `query_2` and so on: it shows which wording found which document.
+    question), `query_2` and so on: it shows which wording found which document. The wordings are
+    also logged, at the level INFO.
 
     Args:
         retriever: Searches each wording.
@@ -191,6 +192,7 @@ class MultiQueryRetriever(BaseRetriever):
     ) -> list[Document]:
         top_n = check_count("top_n", top_n, self.top_n)
         queries = self.generate_queries(query, {"callbacks": run_manager.get_child("rewriter")})
+        logger.info("Searching for %s", queries)
         children = _child_configs(run_manager, queries)
         answers: list[Any] = self.retriever.batch(queries, children, return_exceptions=True)
         return self._merge(queries, answers, top_n)
@@ -205,6 +207,7 @@ class MultiQueryRetriever(BaseRetriever):
         top_n = check_count("top_n", top_n, self.top_n)
         config: RunnableConfig = {"callbacks": run_manager.get_child("rewriter")}
         queries = await self.agenerate_queries(query, config)
+        logger.info("Searching for %s", queries)
         children = _child_configs(run_manager, queries)
         answers: list[Any] = await self.retriever.abatch(queries, children, return_exceptions=True)
         return self._merge(queries, answers, top_n)

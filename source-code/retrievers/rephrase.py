@@ -53,7 +53,7 @@ class RePhraseQueryRetriever(BaseRetriever):
     It takes the arguments of langchain_classic's class, and also works asynchronously, which that
     one does not. White space, reasoning, a code fence and quotation marks around a reply are not
     part of the query. In a trace the rewriting is the child run tagged `rewriter`, the search
-    `base_retriever`.
+    `base_retriever`. The query is also logged, at the level INFO.
 
     Args:
         retriever: Searches the query.
@@ -111,6 +111,7 @@ class RePhraseQueryRetriever(BaseRetriever):
             rewritten = _query(self.llm_chain.invoke(query, config))
         except Exception as error:
             rewritten = self._without_rewriting(query, error)
+        logger.info("Searching for %r", rewritten)
         found = invoke_child(self.retriever, rewritten, run_manager)
         return [copied(document) for document in found[:top_n]]
 
@@ -129,6 +130,7 @@ class RePhraseQueryRetriever(BaseRetriever):
             rewritten = _query(await self.llm_chain.ainvoke(query, config))
         except Exception as error:  # a cancellation is not an Exception and passes through
             rewritten = self._without_rewriting(query, error)
+        logger.info("Searching for %r", rewritten)
         found = await ainvoke_child(self.retriever, rewritten, run_manager)
         return [copied(document) for document in found[:top_n]]
 

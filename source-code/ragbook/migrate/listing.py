@@ -80,7 +80,11 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
     for text in module.texts:
         split = split_path(text.path)
         entry = lookup(*split) if split else None
-        add(text.line, text.path, "string", entry or Elsewhere(), False, "it is named in a string")
+        if new := names.strings.get(text.node):
+            found.append(Finding(file, text.line, text.path, "string", True, here=new.strip("\"'")))
+        else:
+            why = "it is named in a string"
+            add(text.line, text.path, "string", entry or Elsewhere(), False, why)
     for line, name, new, why in methods.found:
         what = "gone from langchain-core since 1.0.0"
         found.append(Finding(file, line, name, "method", not why, what, "1.0.0", new, (), why))

@@ -11,7 +11,7 @@ from libcst.metadata import ImportAssignment
 
 from ragbook.migrate.meaning import is_star
 from ragbook.migrate.plan import Plan
-from ragbook.migrate.table import Move, Retired
+from ragbook.migrate.table import Move, Retired, canonical
 from ragbook.migrate.uses import Imported, Statement, Use, dotted
 
 
@@ -66,7 +66,29 @@ def choose_names(plan: Plan) -> Names:
         if item.entry is None:
             _whole_module(plan, names, item)
     _drop_repeated(plan, names)
+    _name_loggers(plan, names)
     return names
+
+
+def _name_loggers(plan: Plan, names: Names) -> None:
+    """Give `getLogger` the name of the copied file, where a class of the old module is rewritten.
+
+    Of a relative import the full name is not known, and the string is left.
+    """
+    prefix = plan.around.prefix
+    rows = [u.entry for u in plan.module.uses if isinstance(u.entry, Retired)]
+    for text in plan.module.texts:
+        call = plan.module.parent(plan.module.parent(text.node))
+        if not isinstance(call, cst.Call) or call.args[0].value is not text.node:
+            continue
+        if dotted(call.func) not in ("getLogger", "logging.getLogger") or prefix.startswith("."):
+            continue
+        home = canonical(text.path)
+        for row in rows:
+            is_package = any(module.startswith(f"{home}.") for module in row.modules)
+            if home in row.modules and not is_package and plan.rewrites(row):
+                quote = text.node.quote
+                names.strings[text.node] = f"{quote}{prefix}.{row.file}{quote}"
 
 
 def _drop_repeated(plan: Plan, names: Names) -> None:
