@@ -128,3 +128,53 @@ def test_a_folder_that_only_holds_settings_is_no_project(tmp_path: Path, inner: 
     files = {"pyproject.toml": '[project]\nname = "p"\n', "tools/pyproject.toml": inner}
     written(tmp_path, {**files, "tools/ask.py": OLD})
     assert "from retrievers.merger" in (tmp_path / "tools/ask.py").read_text()
+
+
+# From where the project's own imports find a module
+
+
+@pytest.mark.parametrize(
+    ("importer", "imports", "module", "folder"),
+    [
+        ("main.py", "from lib.search.rag import m\n", "lib.retrievers", "lib/retrievers"),
+        ("main.py", "import os, lib.search.rag\n", "lib.retrievers", "lib/retrievers"),
+        ("main.py", "from lib.search import (\n    rag,\n)\n", "lib.retrievers", "lib/retrievers"),
+        ("main.py", "x = 1; from lib.search.rag import m\n", "lib.retrievers", "lib/retrievers"),
+        ("main.py", "import_module('lib.search.rag')\n", "lib.retrievers", "lib/retrievers"),
+        ("tests/unit/a.py", "from lib.search import rag\n", "lib.retrievers", "lib/retrievers"),
+        ("lib/main.py", "from search.rag import m\n", "search.retrievers", "lib/search/retrievers"),
+        ("lib/search/main.py", "from rag import m\n", "retrievers", "lib/search/retrievers"),
+    ],
+)
+def test_a_folder_without_init_is_a_package_where_it_is_imported_as_one(
+    tmp_path: Path, importer: str, imports: str, module: str, folder: str
+) -> None:
+    written(tmp_path, {".git/HEAD": "", "lib/search/rag.py": OLD, importer: imports})
+    assert f"from {module}.merger import" in (tmp_path / "lib/search/rag.py").read_text()
+    (copy,) = tmp_path.rglob("merger.py")
+    assert copy.parent == tmp_path / folder
+
+
+@pytest.mark.parametrize("folder", ["", "app/"])
+def test_a_folder_with_init_is_none_where_its_modules_are_imported_from_beside(
+    tmp_path: Path, folder: str
+) -> None:
+    files = {f"{folder}__init__.py": "", f"{folder}rag.py": OLD}
+    written(tmp_path, {".git/HEAD": "", **files, f"{folder}main.py": "from rag import m\n"})
+    assert "from retrievers.merger import" in (tmp_path / f"{folder}rag.py").read_text()
+    assert (tmp_path / f"{folder}retrievers/merger.py").exists()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"main.py": "from app.rag import m\n", "app/x.py": "import redis\n", "app/redis.py": ""},
+        {"app/x.py": "from .rag import m\nimport redis\n", "app/redis.py": ""},
+        {"app/x.py": "import json\n", "app/json.py": ""},
+    ],
+)
+def test_a_module_that_is_called_as_a_library_makes_no_plain_folder(
+    tmp_path: Path, other: dict[str, str]
+) -> None:
+    written(tmp_path, {".git/HEAD": "", "app/__init__.py": "", "app/rag.py": OLD, **other})
+    assert "from app.retrievers.merger import" in (tmp_path / "app/rag.py").read_text()

@@ -13,15 +13,11 @@ from keyword import iskeyword
 from pathlib import Path
 
 from ragbook.copying import RetrieverFile, package_root, retriever_files
-from ragbook.migrate.table import is_old
+from ragbook.migrate.layout import Layout, imports
 
 NAMES = ("retrievers", "rag_retrievers", "langchain_retrievers")
 """Names for the folder of the copied files; the first one that is free is taken."""
 INIT = '"""Retrievers copied by rag migrate: yours to read and change."""\n'
-IMPORT = re.compile(
-    r"^[ \t]*(?:from|import)[ \t]+(\.*)(\w*)(?:\.|[ \t]+import[ \t]+\(?)?(\w*)", re.MULTILINE
-)
-"""The dots of an import, the first name, and the second, which may be a module in the first."""
 LISTS = (
     "pyproject.toml",
     "requirements*.in",
@@ -37,36 +33,6 @@ LISTS = (
 
 class ProjectError(ValueError):
     """The project cannot be migrated as asked; the message says why and what to do."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Which folders of a project are packages.
-
-    Args:
-        root: The folder of the project.
-        bare: Packages without an `__init__.py`, as `layout_of` finds them.
-    """
-
-    root: Path
-    bare: frozenset[Path] = frozenset()
-
-    def package(self, file: Path) -> Path | None:
-        """Return the folder of the outermost package that a file is in, if it is in one."""
-        folder, top = file.resolve().parent, None
-        if outer := [above for above in (folder, *folder.parents) if above in self.bare]:
-            top, folder = outer[-1], outer[-1].parent
-        while (folder / "__init__.py").exists():
-            top, folder = folder, folder.parent
-        return top or self._below_src(file.resolve())
-
-    def _below_src(self, file: Path) -> Path | None:
-        # The project itself may be in a folder that is called src.
-        inside = file.relative_to(self.root.parent).parts if self.root in file.parents else ()
-        for at in range(len(inside) - 3, -1, -1):
-            if inside[at] == "src" and inside[at + 1].isidentifier():
-                return self.root.parent.joinpath(*inside[: at + 2])
-        return None
 
 
 @dataclass(frozen=True)
@@ -98,31 +64,8 @@ class Destination:
         """
         top = self.layout.package(file)
         home = top.parent if top else file.resolve().parent
-        imported = {first for dots, first, _ in IMPORT.findall(text) if not dots}
+        imported = {path[0] for dots, path in imports(text) if not dots}
         return home != self.root and self.module.partition(".")[0] not in imported
-
-
-def layout_of(root: Path, sources: Iterable[tuple[Path, str]]) -> Layout:
-    """Find the packages of a project, also those without an `__init__.py` that modules import from.
-
-    Args:
-        root: The folder of the project.
-        sources: Files with their Python source.
-    """
-    bare: set[Path] = set()
-    named: set[tuple[Path, str]] = set()
-    for file, text in sources:
-        here = file.resolve().parent
-        within = [one for one in (here, *here.parents) if root in one.parents]
-        for dots, first, second in IMPORT.findall(text):
-            if dots:
-                bare.update(within[: len(dots)])
-            elif second and not is_old(first):
-                named.update((one / first, second) for one in (here, root))
-                named.update((one, second) for one in within if one.name == first)
-    # A module has to be there: a folder of scripts may be called as a package that they import.
-    has = {one for one, name in named if (one / f"{name}.py").exists() or (one / name).is_dir()}
-    return Layout(root, frozenset(bare | has))
 
 
 def project_root(path: Path) -> Path:

@@ -19,10 +19,10 @@ from ragbook.migrate.files import (
     project_files,
     read_source,
 )
+from ragbook.migrate.layout import Layout, layout_of
 from ragbook.migrate.packages import OLD_DISTRIBUTIONS, imports_of, read_lists
 from ragbook.migrate.project import (
     Destination,
-    Layout,
     ProjectError,
     default_destination,
     given_destination,
@@ -30,7 +30,6 @@ from ragbook.migrate.project import (
     is_copy,
     known_destination,
     known_files,
-    layout_of,
     with_siblings,
 )
 from ragbook.migrate.result import Change, Migration
@@ -86,7 +85,7 @@ def migrate(
     told = _counted(read.sources if relevant else [], "Comparing", tell)
     survey = read_project((s.path, python_of(s)) for s in told)
     survey.classic = classic
-    layout = layout_of(result.root, ((s.path, s.text) for s in read.sources if relevant))
+    layout = layout_of(result.root, ((s.path, python_of(s)) for s in read.sources if relevant))
     result.destination = _destination(result.path, to, relevant, layout, read)
     drafts = _drafts(relevant, survey, result, tell)
     users = [source for source, draft in drafts.items() if draft.files] or relevant
