@@ -303,6 +303,27 @@ def test_an_import_anywhere_in_a_line_is_one(tmp_path: Path, code: str) -> None:
     assert written(tmp_path, files).removable == []
 
 
+@pytest.mark.parametrize(
+    ("code", "needed"),
+    [
+        ("from langchain.document_loaders import PyPDFLoader\n", True),
+        ("from langchain_classic.document_loaders.pdf import BasePDFLoader\n", True),
+        ("from langchain.memory import RedisChatMessageHistory\n", True),
+        ("import langchain.vectorstores\n", True),
+        ("x = 'langchain.llms.Ollama'\n", True),
+        ("from langchain.memory import ConversationBufferMemory\n", False),
+        ("from langchain.chains import RetrievalQA\n", False),
+    ],
+)
+@pytest.mark.parametrize("classic", [False, True])
+def test_what_is_left_and_hands_on_from_langchain_community_keeps_it(
+    tmp_path: Path, code: str, needed: bool, classic: bool
+) -> None:
+    files = {"a.py": OLD, "b.py": code, "pyproject.toml": listing("langchain-community>=0.4")}
+    result = written(tmp_path, files, classic=classic)
+    assert ("langchain-community" in result.removable) != needed
+
+
 # What to put in
 
 

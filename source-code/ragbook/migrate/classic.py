@@ -86,6 +86,7 @@ def packages_for(one: Finding) -> Iterator[str]:
     package = path.partition(".")[0]
     if package in REQUIREMENTS:
         yield REQUIREMENTS[package]
+    path = canonical(path)  # langchain 0.3 hands on the same
     module, _, name = path.rpartition(".")
     if path in _names():
         handed_on = {"community", "handed_on"}.intersection(_names()[path].values())

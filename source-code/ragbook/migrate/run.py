@@ -215,8 +215,9 @@ def _sum_up_packages(result: Migration, read: _Files, finals: dict[Source, Rewri
         needed |= finals[change.source].packages
     if read.copies:  # what an earlier run has left to install
         needed |= _moved_to(source.text for source in read.sources)
+    left = {package for one in result.left for package in packages_for(one)}
     if result.classic:
-        needed |= {package for one in result.left for package in packages_for(one)}
+        needed |= left
     if result.changes or result.lists.files:
         result.packages = [requirement(package) for package in sorted(needed)]
     before = {source: code_of(source, source.text) for source in finals}
@@ -225,6 +226,8 @@ def _sum_up_packages(result: Migration, read: _Files, finals: dict[Source, Rewri
     declared = {one.package for one in result.dependencies.declared}
     for distribution, module in OLD_DISTRIBUTIONS.items():
         if any(imports_of(module, code) for code in after.values()):
+            continue
+        if any(one.startswith(f"{distribution}>") for one in left):  # what is left hands on from it
             continue
         imported = any(imports_of(module, code or "") for code in before.values())
         if result.whole and not result.unread and (imported or distribution in declared):
