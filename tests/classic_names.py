@@ -18,10 +18,10 @@ CLASSIC = Path(__file__).parents[1] / "source-code" / "ragbook" / "migrate" / "c
 KINDS = ("own", "community", "handed_on")
 
 
-def public_modules() -> Iterator[str]:
-    """Yield the modules of langchain-classic that have no underscore in front of a name."""
+def classic_modules() -> Iterator[str]:
+    """Yield the modules of langchain-classic, but for what they only use themselves."""
     for module in sorted(retired_names.modules()):
-        if module.startswith("langchain_classic") and "._" not in module:
+        if module.startswith("langchain_classic") and "._api" not in module:
             yield module
 
 
@@ -36,21 +36,20 @@ def kind(module: str, name: str) -> str | None:
         home = retired_names.origin(module, name)
         is_module = isinstance(vars(loaded)[name], ModuleType)
         ours = home is not None and home[0].startswith("langchain_") and "._api" not in home[0]
-        return "own" if ours and not is_module and name != "logger" else None
+        ours = name in (contents.public or ()) or (ours and name != "logger")
+        return "own" if ours and not is_module else None
     # What a module fetches when it is asked for: from a table of its own, or by its own code.
+    fetched = _fetched(module, name)
     home = contents.names.get(name)
     if home is None or home[0] == module:
-        home = _fetched(module, name)
-    if home is None or not home[0].startswith("langchain_"):
+        home = fetched
+    if fetched is None or home is None or not home[0].startswith("langchain_"):
         return None
     if not home[0].startswith("langchain_community"):
         return "own"
     same = module.replace("langchain_classic", "langchain_community")
-    there = retired_names.modules().get(same)
-    offered = there is not None and (
-        name in (there.public or ())
-        or retired_names.origin(same, name) == retired_names.origin(*home)
-    )
+    there = _fetched(same, name) if same in retired_names.modules() else None
+    offered = there in (fetched, (same, name))
     return "community" if offered else "handed_on"
 
 
@@ -61,24 +60,31 @@ def _imported(module: str) -> ModuleType:
 
 
 def _fetched(module: str, name: str) -> tuple[str, str] | None:
+    """Say where a name comes from when it is asked for; None if it does not come.
+
+    A class whose backend is not installed here is taken for one of the module.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             found = getattr(import_module(module), name)
-        except (AttributeError, ImportError):
-            return None
+        except AttributeError:
+            return None  # such as what langchain-community 0.4 no longer has
+        except ImportError as error:
+            return None if (error.name or "").startswith("langchain") else (module, name)
     home = getattr(found, "__module__", None)
-    return (home, name) if isinstance(home, str) else None
+    return (home if isinstance(home, str) else module, name)
 
 
 def all_names() -> dict[str, dict[str, list[str]]]:
     """Every name that a module has, by kind and module."""
     found: dict[str, dict[str, list[str]]] = {one: defaultdict(list) for one in KINDS}
-    for module in public_modules():
+    for module in classic_modules():
         contents = retired_names.modules()[module]
         found["own"][module] = []  # so that it is known for a module
-        for name in sorted({*vars(_imported(module)), *contents.names, *(contents.public or ())}):
-            if not name.startswith("_") and (of := kind(module, name)):
+        plain = {one for one in (*vars(_imported(module)), *contents.names) if one[0] != "_"}
+        for name in sorted(plain.union(contents.public or ())):
+            if of := kind(module, name):
                 found[of][module].append(name)
     return found
 
