@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import inspect
 import logging
 import textwrap
 import tomllib
 import warnings
+from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import retired_names
 from langchain_core.documents import Document
 from langchain_core.embeddings import FakeEmbeddings
-from langchain_core.runnables import RunnableLambda
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from test_migrate_project import written
 from test_migrate_rewriting import reasons, rewritten
 
 from ragbook.migrate import table
 from ragbook.migrate.rewrite import rewrite_source
 from ragbook.migrate.survey import read_project
-from ragbook.migrate.table import Move, Retired, makers, names
+from ragbook.migrate.table import Elsewhere, Move, Retired, makers, names
 from retrievers import BM25Retriever, MultiQueryRetriever, RePhraseQueryRetriever
 
 INSTALLED = ("langchain_chroma", "langchain_huggingface", "langchain_ollama")
@@ -476,3 +481,101 @@ async def test_what_is_searched_is_logged_under_the_module_s_name(
         ("retrievers.rephrase", logging.INFO, "Searching for 'seal'"),
         ("retrievers.rephrase", logging.INFO, "Searching for 'seal'"),
     ]
+
+
+# Advice
+
+
+def advice(path: str) -> str:
+    entry = table.lookup(*path.rpartition(".")[::2])
+    assert isinstance(entry, Elsewhere), path
+    return entry.advice
+
+
+def advised(path: str, **given: Any) -> Any:
+    """Run the code that the advice on a name says to write."""
+    said = advice(path)
+    assert said.startswith("write ")
+    code = said.removeprefix("write ").partition(";")[0]
+    return eval(code, {**CODE, **given})
+
+
+CODE = {
+    "Document": Document,
+    "Path": Path,
+    "RunnablePassthrough": RunnablePassthrough,
+    "StrOutputParser": StrOutputParser,
+    "csv": csv,
+    "itemgetter": itemgetter,
+}
+
+
+@pytest.mark.parametrize("module", ["vectorstores", "retrievers", "chat_models", "llms"])
+def test_both_old_packages_say_the_same_of_a_name(module: str) -> None:
+    for package in ("langchain", "langchain_classic", "langchain_community"):
+        assert "from its maker's package" in advice(f"{package}.{module}.some_maker.SomeClass")
+    assert "str.split" in advice("langchain_community.retrievers.bm25.default_preprocessing_func")
+    assert "CachedEmbeddings" in advice("langchain.embeddings.CacheBackedEmbeddings")
+
+
+def test_a_reranker_that_its_maker_has_is_named() -> None:
+    found = table.lookup("langchain.retrievers.document_compressors", "CohereRerank")
+    assert isinstance(found, Move)
+    assert (found.new_module, found.new_name) == ("langchain_cohere", "CohereRerank")
+
+
+def test_the_code_advised_for_loaders_reads_what_they_read(tmp_path: Path) -> None:
+    loaders = "langchain_community.document_loaders"
+    (tmp_path / "a").mkdir()
+    for name in ("one.txt", "a/two.txt"):
+        (tmp_path / name).write_text(f"text of {name}\n\nmore")
+    file, table_ = tmp_path / "one.txt", tmp_path / "three.csv"
+    table_.write_text('name, colour\nkite,red\n"blue heron"," grey, blue"\n')
+    text_loader = the_class(f"{loaders}.TextLoader")
+    assert advised(f"{loaders}.text.TextLoader", file=file) == text_loader(file).load()
+    old = the_class(f"{loaders}.DirectoryLoader")(
+        str(tmp_path), glob="**/*.txt", loader_cls=text_loader
+    )
+    found = advised(f"{loaders}.DirectoryLoader", folder=tmp_path)
+    assert sorted(found, key=str) == sorted(old.load(), key=str)
+    new = advised(f"{loaders}.CSVLoader", file=table_)
+    assert new == the_class(f"{loaders}.CSVLoader")(table_).load()
+    assert new[0].page_content == "name: kite\ncolour: red"
+
+
+def test_the_code_advised_for_other_loaders_is_what_they_do(tmp_path: Path) -> None:
+    """pypdf and docx2txt are not installed here; what both give was compared beside them."""
+
+    def reader(file: str) -> Any:
+        pages = [SimpleNamespace(extract_text=lambda number=n: f"page {number}\n") for n in (1, 2)]
+        return SimpleNamespace(pages=pages)
+
+    loaders = "langchain.document_loaders"
+    pages = advised(f"{loaders}.PyPDFLoader", file="f", pypdf=SimpleNamespace(PdfReader=reader))
+    assert [(one.page_content, one.metadata["page"]) for one in pages] == [
+        ("page 1", 0),
+        ("page 2", 1),
+    ]
+    docx = SimpleNamespace(process=lambda file: f"text of {file}")
+    (word,) = advised(f"{loaders}.Docx2txtLoader", file="f.docx", docx2txt=docx)
+    assert word == Document(page_content="text of f.docx", metadata={"source": "f.docx"})
+
+
+def test_the_chains_that_are_advised_answer_as_the_old_ones() -> None:
+    prompt = ChatPromptTemplate.from_template("{context} | {input}")
+    llm = RunnableLambda(lambda value: value.to_messages()[0].content)
+    retriever = BM25Retriever.from_texts(["red kites", "kites and herons", "herons"])
+    given = {"prompt": prompt, "llm": llm, "retriever": retriever}
+    chains = "langchain.chains"
+    answer = advised(f"{chains}.combine_documents.create_stuff_documents_chain", **given)
+    documents = [Document(page_content="one"), Document(page_content="two")]
+    make = the_class("langchain_classic.chains.combine_documents.create_stuff_documents_chain")
+    old = make(llm, prompt)
+    given_both = {"context": documents, "input": "why?"}
+    assert answer.invoke(given_both) == old.invoke(given_both) == "one\n\ntwo | why?"
+    both = advised(f"{chains}.create_retrieval_chain", **given, chain=answer)
+    whole = the_class("langchain_classic.chains.create_retrieval_chain")(retriever, old)
+    assert both.invoke({"input": "kites"}) == whole.invoke({"input": "kites"})
+    question = ChatPromptTemplate.from_template("{context} | {question}")
+    asked = advised(f"{chains}.RetrievalQA", **{**given, "prompt": question})
+    assert asked.invoke("kites") == "red kites\n\nkites and herons | kites"

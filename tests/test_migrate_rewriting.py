@@ -627,9 +627,9 @@ def test_what_stands_beside_retrievers_is_moved_with_them(line: str) -> None:
 @pytest.mark.parametrize(
     ("path", "advice"),
     [
-        ("langchain.chains.RetrievalQA", "prompt | llm | parser"),
+        ("langchain.chains.LLMChain", "prompt | llm | parser"),
         ("langchain.memory.ConversationBufferMemory", "checkpointer"),
-        ("langchain.document_loaders.TextLoader", "the library that it wraps"),
+        ("langchain.document_loaders.UnstructuredHTMLLoader", "the library that it wraps"),
         ("langchain.vectorstores.Annoy", "its maker's package"),
         ("langchain.pydantic_v1.BaseModel", "from pydantic"),
         ("langchain_core.pydantic_v1.Field", "from pydantic"),

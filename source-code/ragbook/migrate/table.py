@@ -169,36 +169,6 @@ MOVED_WITH_A_DIFFERENCE = {
 }
 """Classes of the core that are not the same objects, and what one can notice."""
 
-PYDANTIC = "import it from pydantic: langchain-core 1.x uses version 2 of it"
-CLUSTERS = "EmbeddingsRedundantFilter drops what is near to another, MMRRetriever chooses apart"
-ADVICE = {
-    "langchain_core.pydantic_v1": PYDANTIC,
-    "langchain_classic.pydantic_v1": PYDANTIC,
-    "langchain_classic.cache": "langchain_core.caches has BaseCache and InMemoryCache",
-    "langchain_classic.docstore": "langchain_core.stores has InMemoryStore and BaseStore",
-    "langchain_classic.document_loaders": "read the files with the library that it wraps",
-    "langchain_classic.document_transformers.EmbeddingsClusteringFilter": CLUSTERS,
-    "langchain_community.document_transformers.EmbeddingsClusteringFilter": CLUSTERS,
-    "langchain_classic.hub": "langsmith.Client().pull_prompt fetches a prompt",
-    "langchain_classic.retrievers.multi_vector.SearchType": (
-        'write the string, such as search_type="mmr"'
-    ),
-    "langchain_classic.vectorstores": "take the store from its maker's package",
-    "langchain_classic.agents": "langchain 1.x has langchain.agents.create_agent",
-    "langchain_classic.chains": "write it as a chain of runnables: prompt | llm | parser",
-    "langchain_classic.chains.query_constructor": "it belongs to SelfQueryRetriever",
-    "langchain_community.query_constructors": "it belongs to SelfQueryRetriever",
-    "langchain_classic.chat_models": "take the chat model from its maker's package",
-    "langchain_classic.embeddings": "take the embeddings from their maker's package",
-    "langchain_classic.llms": "take the model from its maker's package",
-    "langchain_classic.memory": "keep the messages yourself, or use a checkpointer of langgraph",
-    "langchain_classic.storage": "langchain_core.stores has InMemoryStore and BaseStore",
-    "langchain_community.document_loaders": "read the files with the library that it wraps",
-    "langchain_community.retrievers": "take the retriever from its maker's package",
-    "langchain_community.vectorstores": "take the store from its maker's package",
-}
-"""What to do about a name that nothing here replaces, by the beginning of its path."""
-
 
 @cache
 def _data(name: str) -> dict[str, Any]:
@@ -299,11 +269,21 @@ def lookup(module: str, name: str) -> Entry | None:
         return None
     if entry := names().get((canonical(module), name)):
         return entry
-    parts = [*canonical(module).split("."), name]
-    for depth in range(len(parts), 0, -1):
-        if advice := ADVICE.get(".".join(parts[:depth])):
-            return Elsewhere(advice)
+    if advice := _advice(canonical(module).split(".")[1:], name):
+        return Elsewhere(advice)
     return Elsewhere()
+
+
+def _advice(path: Sequence[str], name: str) -> str:
+    """Return what to do about a name of a module, given by its path below the package."""
+    texts = _data("advice.toml")
+    if advice := texts.get(".".join([*path, name])):
+        return str(advice)
+    for depth in range(len(path), 0, -1):
+        module = ".".join(path[:depth])
+        if advice := texts.get(f"{module}.{name}") or texts.get(module):
+            return str(advice)
+    return ""
 
 
 def listed(module: str) -> dict[str, Retired | Move]:
