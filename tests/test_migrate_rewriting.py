@@ -192,10 +192,50 @@ def test_a_class_is_not_left_for_what_is_done_with_another(tmp_path: Path) -> No
     assert "save_local (use.py:2)" in result.left[0].why
 
 
+CALL = "e = EnsembleRetriever(retrievers=[a], c=1)\n"
+PICKLES = [
+    "import pickle\nfrom build import build\npickle.dump(build(1), open('x', 'wb'))\n",
+    "import pickle as p\nimport build as b\nx = p.dumps(b.build(1))\n",
+    "from joblib import dump\nfrom build import build\nr = build(1)\ndump({'r': r}, 'x')\n",
+]
+
+
+@pytest.mark.parametrize("use", PICKLES)
+def test_a_class_whose_objects_another_file_pickles_is_left(tmp_path: Path, use: str) -> None:
+    built = f"{BUILD}EnsembleRetriever(retrievers=[a])\n"
+    result = written(tmp_path, {"build.py": built, "use.py": use})
+    assert result.changes == []
+    line = use.count("\n")
+    assert f"another file pickles (use.py:{line})" in result.left[0].why
+    other = use.replace("build(1)", "1").replace("from build", "from other")
+    written(tmp_path / "2", {"build.py": built, "use.py": other})
+    assert "RRFEnsembleRetriever" in (tmp_path / "2" / "build.py").read_text()
+
+
+@pytest.mark.parametrize(
+    "pickles", ["from joblib import dump\ndump(e, 'x')\n", "from pickle import dumps as d\nd(e)\n"]
+)
+def test_an_object_that_is_pickled_is_left_however_the_function_is_imported(pickles: str) -> None:
+    code = f"from langchain.retrievers import EnsembleRetriever\n{CALL}{pickles}"
+    new = rewritten(code)
+    assert new.text == code
+    assert "it is pickled in line" in reasons(new)
+
+
+@pytest.mark.parametrize(
+    "test", ["== 'EnsembleRetriever'", "in ('EnsembleRetriever', 'MergerRetriever')"]
+)
+def test_a_class_whose_name_another_file_compares_is_left(tmp_path: Path, test: str) -> None:
+    built = f"{BUILD}EnsembleRetriever(retrievers=[a])\n"
+    use = f"from build import build\nif type(build(1)).__name__ {test}: print(1)\n"
+    result = written(tmp_path, {"build.py": built, "use.py": use})
+    assert result.changes == []
+    assert "__name__ (use.py:2), which differs here" in result.left[0].why
+
+
 # What a name stands for
 
 
-CALL = "e = EnsembleRetriever(retrievers=[a], c=1)\n"
 DOUBTS = {
     "another import, tried first": (
         "try:\n    from mine import EnsembleRetriever\nexcept ImportError:\n"
@@ -645,6 +685,13 @@ def test_what_nothing_replaces_says_what_to_do(path: str, advice: str) -> None:
     (one,) = rewritten(f"from {module} import {name}\n").findings
     assert not one.rewritten
     assert advice in one.why
+
+
+def test_a_star_import_that_nothing_needs_says_to_delete_it() -> None:
+    stars = "from langchain.retrievers import *\nfrom langchain.retrievers import {}\n"
+    code = f"{stars.format('MergerRetriever')}m = MergerRetriever(retrievers=[len(a := 'x')])\n"
+    assert "delete the line" in reasons(rewritten(code))
+    assert "delete the line" not in reasons(rewritten(f"{code}print(unknown)\n"))
 
 
 def test_what_langchain_itself_still_has_stays() -> None:

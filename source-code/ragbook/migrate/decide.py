@@ -39,7 +39,7 @@ from ragbook.migrate.makers import plan_makers
 from ragbook.migrate.meaning import is_star, other_meaning
 from ragbook.migrate.members import check_members, plan_annotated, plan_members
 from ragbook.migrate.places import is_type
-from ragbook.migrate.plan import COMPRESSION, Plan, Surroundings
+from ragbook.migrate.plan import COMPRESSION, PICKLED, Plan, Surroundings
 from ragbook.migrate.searches import check_searches, plan_searches
 from ragbook.migrate.stores import plan_stores
 from ragbook.migrate.table import Elsewhere, Retired, retired
@@ -90,6 +90,9 @@ def _check_import(plan: Plan, row: Retired, item: Imported) -> None:
     if used := plan.around.words.get(row.name):
         said = ", ".join(f"{word} ({where})" for word, where in sorted(used.items()))
         plan.left[row.name].append((line, f"the project uses {said}, which differs here"))
+    if where := plan.around.words_elsewhere.get(PICKLED):
+        said = f"another file pickles ({where}) what may be an object that is built here"
+        plan.left[row.name].append((line, f"{said}: build it anew, or use save where it is"))
     for word in sorted(plan.around.words_elsewhere.keys() & row.members.keys()):
         said = f"another file uses .{word} ({plan.around.words_elsewhere[word]})"
         said = f"{said}, maybe of an object that is built here, and it differs here"

@@ -114,8 +114,15 @@ def _uses(plan: Plan, local: str) -> list[Use]:
 
 
 def _whole_why(plan: Plan, local: str) -> str:
+    if local == "*" and not (plan.module.undefined or _offers(plan)):
+        return "no name of it is used in this file: delete the line"
     if local == "*":
         return "what it brings cannot be told from the other names of the file"
     if _uses(plan, local):
         return "its name is used for something else, too"
     return "nothing of it is used in a way that can be rewritten"
+
+
+def _offers(plan: Plan) -> bool:
+    """Tell whether other modules have names from this one."""
+    return plan.around.is_init or bool(plan.around.imported_elsewhere or plan.module.exported)

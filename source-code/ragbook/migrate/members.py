@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import libcst as cst
-from libcst.metadata import ImportAssignment
+from libcst.metadata import ImportAssignment, QualifiedNameProvider
 
 from ragbook.migrate.objects import Objects, annotated, bound_to, objects_of
 from ragbook.migrate.plan import COMPRESSION, Plan
@@ -54,7 +54,9 @@ def plan_annotated(plan: Plan) -> None:
 def _check_call(plan: Plan, row: Retired, call: cst.Call, by: cst.CSTNode) -> None:
     """Refuse a call that pickles an object, or names one of its attributes in a string."""
     line = plan.module.line(call)
-    if isinstance(by, cst.Arg) and dotted(call.func) in PICKLERS:
+    named = plan.module.wrapper.resolve(QualifiedNameProvider).get(call.func) or ()
+    named = named() if callable(named) else named
+    if isinstance(by, cst.Arg) and any(one.name in PICKLERS for one in named):
         raise Left(f"it is pickled in line {line}: build it anew, or use save where it is")
     by_name = by.attr.value if isinstance(by, cst.Attribute) else dotted(call.func)
     if by_name in BY_NAME:

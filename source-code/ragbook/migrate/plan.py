@@ -16,6 +16,9 @@ COMPRESSION = "ContextualCompressionRetriever"
 INTO = "RerankRetriever"
 """What a retriever is here that has a reranker in it."""
 
+PICKLED = "pickle"
+"""The word in `words_elsewhere` for a call that pickles an object."""
+
 
 @dataclass(frozen=True)
 class Surroundings:

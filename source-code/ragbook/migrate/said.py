@@ -9,8 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ragbook.migrate.members import PICKLERS
+from ragbook.migrate.plan import COMPRESSION, PICKLED
 from ragbook.migrate.reach import ANYTHING
 from ragbook.migrate.table import is_old, makers, retired
+from ragbook.migrate.uses import CLASS_NAMES
 
 FIXTURES = "conftest"
 """The file whose functions pytest gives to others that do not import it."""
@@ -121,6 +124,44 @@ def said_of_members(file: Path, tree: ast.Module, text: str) -> Iterator[Said]:
         if node.attr in short and not (source := sources.get(_root(node.value), source)):
             continue
         yield Said(node.attr, file, node.lineno, frozenset(classes), source)
+
+
+def said_of_names(file: Path, tree: ast.Module) -> Iterator[Said]:
+    """Yield comparisons of a class's name with one that is another here."""
+    renamed = {r.name for r in retired().values() if r.name != r.replacement}
+    renamed.add(COMPRESSION)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            words = {_word(one) for one in ast.walk(node)}
+            for asked in sorted(words.intersection(CLASS_NAMES)):
+                if names := words & renamed:
+                    yield Said(asked, file, node.lineno, frozenset(names))
+
+
+def said_of_pickles(file: Path, tree: ast.Module) -> Iterator[Said]:
+    """Yield calls that pickle what comes from another module, of whichever class that may be."""
+    sources, full = _sources(tree), _full_names(tree)
+    classes = frozenset(retired())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args:
+            head, dot, rest = ast.unparse(node.func).partition(".")
+            if full.get(head, head) + dot + rest in PICKLERS:
+                names = [one.id for one in ast.walk(node.args[0]) if isinstance(one, ast.Name)]
+                for source in {sources[name] for name in names if name in sources}:
+                    yield Said(PICKLED, file, node.lineno, classes, source)
+
+
+def _full_names(tree: ast.Module) -> dict[str, str]:
+    """Return the full name of what an import statement brings under another one."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found.update(
+                (one.asname or one.name, f"{node.module}.{one.name}") for one in node.names
+            )
+        elif isinstance(node, ast.Import):
+            found.update((one.asname, one.name) for one in node.names if one.asname)
+    return found
 
 
 def _watched() -> dict[str, list[str]]:

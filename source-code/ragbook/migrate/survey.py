@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ragbook.migrate.plan import Surroundings
-from ragbook.migrate.said import Links, Said, key_of, said_anywhere, said_of_members
+from ragbook.migrate.said import (
+    Links,
+    Said,
+    key_of,
+    said_anywhere,
+    said_of_members,
+    said_of_names,
+    said_of_pickles,
+)
 from ragbook.migrate.table import is_old
 from ragbook.migrate.uses import OLD_METHODS
 
@@ -89,8 +97,8 @@ def read_project(sources: Iterable[tuple[Path, str]]) -> Survey:
         aliases = _aliases(tree)
         for node in ast.walk(tree):
             _read(survey, node, file, aliases)
-        survey.words += said_anywhere(file, tree, text)
-        survey.members += said_of_members(file, tree, text)
+        survey.words += [*said_anywhere(file, tree, text), *said_of_names(file, tree)]
+        survey.members += [*said_of_members(file, tree, text), *said_of_pickles(file, tree)]
         survey.links.read(file, tree)
     survey.links.hidden = {part for names in survey.in_strings for part in names}
     return survey
