@@ -574,11 +574,12 @@ PAIRS = {
         """,
         """
         # what we search with
-        # words and meaning
         from langchain.retrievers import (  # noqa: I001
             WikipediaRetriever,  # pages
         )
-        from app.retrievers.ensemble import RRFEnsembleRetriever
+        from app.retrievers.ensemble import (
+            RRFEnsembleRetriever,  # words and meaning
+        )
         """,
     ),
     "several statements on a line": (

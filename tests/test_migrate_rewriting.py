@@ -543,6 +543,46 @@ LAYOUTS = {
         )
         """,
     ),
+    "names of an import that part": (
+        """
+        if x:
+            from langchain.retrievers import (
+                MergerRetriever,  # all
+                WikipediaRetriever,  # pages
+                EnsembleRetriever  # fused
+            )
+        """,
+        """
+        if x:
+            from langchain.retrievers import (
+                WikipediaRetriever  # pages
+            )
+            from app.retrievers.ensemble import (
+                RRFEnsembleRetriever,  # fused
+            )
+            from app.retrievers.merger import (
+                MergerRetriever,  # all
+            )
+        """,
+    ),
+    "names of an import that all go": (
+        """
+        from langchain.schema import (
+            Document,  # a text
+            BaseRetriever,
+            HumanMessage,  # a question
+        )
+        """,
+        """
+        from langchain_core.documents import (
+            Document,  # a text
+        )
+        from langchain_core.messages import (
+            HumanMessage,  # a question
+        )
+        from langchain_core.retrievers import BaseRetriever
+        """,
+    ),
     "a reranker in its place": (
         """
         from langchain.retrievers import ContextualCompressionRetriever

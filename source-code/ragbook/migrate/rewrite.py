@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -239,10 +239,14 @@ class _Rewriter(cst.CSTTransformer):
             if len(aliases) == len(statement.names):
                 kept = [statement]
             elif aliases:
-                last = statement.names[-1].comma
-                aliases[-1] = aliases[-1].with_changes(comma=last)
-                kept = [statement.with_changes(names=aliases)]
-        return [*kept, *self._written(news)]
+                kept = [_with_names(statement, aliases)]
+        return [*kept, *self._written(news, self._beside(statement))]
+
+    def _beside(self, statement: Statement) -> dict[NewImport, str]:
+        """Return the comments beside names that are imported from elsewhere now."""
+        aliases = () if isinstance(statement.names, cst.ImportStar) else statement.names
+        pairs = [(self.names.one_to_one.get(one), _line_end(statement, one)) for one in aliases]
+        return {new: end.comment.value for new, end in pairs if new and end and end.comment}
 
     def _in_place(self, statement: cst.ImportFrom) -> cst.ImportFrom | None:
         """Return the statement with another module, where each name has one successor in it."""
@@ -274,15 +278,18 @@ class _Rewriter(cst.CSTTransformer):
             whitespace_after_from=after,
         )
 
-    def _written(self, news: Sequence[NewImport]) -> list[cst.BaseSmallStatement]:
-        by_module: dict[str, list[str]] = {}
+    def _written(
+        self, news: Sequence[NewImport], beside: Mapping[NewImport, str]
+    ) -> list[cst.BaseSmallStatement]:
+        by_module: dict[str, list[NewImport]] = {}
         for new in sorted(set(news)):
-            by_module.setdefault(new.module, []).append(new.text)
+            by_module.setdefault(new.module, []).append(new)
         lines = []
-        for module, texts in by_module.items():
-            line = f"from {module} import {', '.join(texts)}"
-            if len(line) > WIDTH and len(texts) > 1:
-                inner = "".join(f"    {text},\n" for text in texts)
+        for module, some in by_module.items():
+            line = f"from {module} import {', '.join(new.text for new in some)}"
+            if (len(line) > WIDTH and len(some) > 1) or any(new in beside for new in some):
+                ends = [f"  {beside[new]}" if new in beside else "" for new in some]
+                inner = "".join(f"    {new.text},{end}\n" for new, end in zip(some, ends))
                 line = f"from {module} import (\n{inner})"
             lines.append(self._parsed(line))
         return lines
@@ -293,6 +300,37 @@ class _Rewriter(cst.CSTTransformer):
         parsed = cst.parse_statement(line.replace("\n", newline), self.config)
         assert isinstance(parsed, cst.SimpleStatementLine)
         return parsed.body[0]
+
+
+def _line_end(statement: Statement, alias: cst.ImportAlias) -> cst.TrailingWhitespace | None:
+    """Return what stands behind a name of an import in parentheses, up to the end of its line."""
+    space: cst.CSTNode | None = None
+    if isinstance(alias.comma, cst.Comma):
+        space = alias.comma.whitespace_after
+    elif isinstance(statement, cst.ImportFrom) and statement.rpar:
+        space = statement.rpar.whitespace_before
+    return space.first_line if isinstance(space, cst.ParenthesizedWhitespace) else None
+
+
+def _with_names(statement: Statement, aliases: Sequence[cst.ImportAlias]) -> Statement:
+    """Return an import of some of its names, each with its comment, closed as it was."""
+    *others, last = aliases
+    assert not isinstance(statement.names, cst.ImportStar)
+    closing, end = statement.names[-1], _line_end(statement, last)
+    if last is closing:
+        return statement.with_changes(names=aliases)
+    if end and _line_end(statement, closing):
+        if isinstance(closing.comma, cst.Comma):
+            comma = closing.comma
+            after = comma.whitespace_after.with_changes(first_line=end)
+            last = last.with_changes(comma=comma.with_changes(whitespace_after=after))
+            return statement.with_changes(names=[*others, last])
+        assert isinstance(statement, cst.ImportFrom)
+        assert statement.rpar
+        space = statement.rpar.whitespace_before.with_changes(first_line=end)
+        rpar = statement.rpar.with_changes(whitespace_before=space)
+        statement = statement.with_changes(rpar=rpar)
+    return statement.with_changes(names=[*others, last.with_changes(comma=closing.comma)])
 
 
 def _expression(name: str, old: cst.Name | cst.Attribute) -> cst.BaseExpression:
