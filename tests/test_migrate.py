@@ -863,7 +863,7 @@ LEFT = {
         "the score is the cosine here",
     ),
     "a class without a replacement": (
-        "from langchain.retrievers import WikipediaRetriever\n",
+        "from langchain.utilities import SerpAPIWrapper\n",
         "nothing here replaces it",
     ),
     "a chain": (

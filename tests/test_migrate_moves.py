@@ -579,3 +579,48 @@ def test_the_chains_that_are_advised_answer_as_the_old_ones() -> None:
     question = ChatPromptTemplate.from_template("{context} | {question}")
     asked = advised(f"{chains}.RetrievalQA", **{**given, "prompt": question})
     assert asked.invoke("kites") == "red kites\n\nkites and herons | kites"
+
+
+# Chains that are given
+
+
+MANY = "from langchain.retrievers.multi_query import MultiQueryRetriever\n"
+LLM = "from langchain.chains import LLMChain\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (
+            f"{LLM}MultiQueryRetriever(retriever=b, llm_chain=LLMChain(llm=m))",
+            "a dict",
+        ),
+        (
+            f"{LLM}c = LLMChain(llm=m)\nMultiQueryRetriever(retriever=b, llm_chain=c)",
+            "a dict",
+        ),
+        (
+            f"{LLM}LLMChain\ndef f(c): MultiQueryRetriever(retriever=b, llm_chain=c)",
+            "a dict",
+        ),
+        (
+            "p = PydanticOutputParser(pydantic_object=Lines)\n"
+            "MultiQueryRetriever(retriever=b, llm_chain=prompt | m | p)",
+            "an object",
+        ),
+        (
+            "r = MultiQueryRetriever.from_llm(retriever=b, llm=m)\nr.generate_queries(q, manager)",
+            "second argument is a config",
+        ),
+    ],
+)
+def test_multi_query_is_left_where_it_could_not_read_the_chain(code: str, why: str) -> None:
+    new = rewritten(f"{MANY}{code}\n")
+    assert MANY in new.text
+    assert why in reasons(new)
+
+
+def test_a_chain_of_runnables_is_taken_also_beside_an_old_chain() -> None:
+    code = f"{LLM}LLMChain(llm=m)\nc = prompt | m | lines\n"
+    new = rewritten(f"{MANY}{code}MultiQueryRetriever(retriever=b, llm_chain=c)\n")
+    assert "MultiQueryRetriever(retriever=b, llm=c)" in new.text

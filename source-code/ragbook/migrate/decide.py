@@ -33,6 +33,7 @@ import libcst as cst
 from libcst.metadata import ClassScope
 
 from ragbook.migrate.calls import plan_call
+from ragbook.migrate.chains import check_chain
 from ragbook.migrate.findings import by_hand
 from ragbook.migrate.fuse import fuse
 from ragbook.migrate.makers import plan_makers
@@ -156,6 +157,7 @@ def _plan_calls(plan: Plan) -> None:
         call, method = found
         try:
             plan_searches(plan, row, call)
+            check_chain(plan, row, call)
             if row.name == COMPRESSION and method == "" and fuse(plan, call):
                 continue
             plan.calls[call] = plan_call(row, method, call, plan.stores)
