@@ -1,4 +1,4 @@
-"""Where `rag migrate` puts the copies in projects of several shapes, and how they are imported."""
+"""Where `rag migrate` puts the copies in projects of several shapes, and what it says of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from ragbook.cli import app
 from ragbook.copying import RETRIEVERS
+from ragbook.migrate.report import text_lines
 from ragbook.migrate.run import Migration, migrate
 
 OLD = "from langchain.retrievers import MergerRetriever\nm = MergerRetriever(retrievers=[])\n"
@@ -178,3 +179,21 @@ def test_a_module_that_is_called_as_a_library_makes_no_plain_folder(
 ) -> None:
     written(tmp_path, {".git/HEAD": "", "app/__init__.py": "", "app/rag.py": OLD, **other})
     assert "from app.retrievers.merger import" in (tmp_path / "app/rag.py").read_text()
+
+
+# What is said of it
+
+
+def test_what_only_stands_beside_the_result_is_told_apart_and_nothing_of_what_is_left(
+    tmp_path: Path,
+) -> None:
+    code = "from langchain.retrievers import EnsembleRetriever, MultiQueryRetriever\n"
+    left = "p = mock.patch('langchain.retrievers.MultiQueryRetriever.invoke')\n"
+    put(tmp_path, {"a.py": code.replace(", Multi", "  # Multi"), "b.py": left})
+    said = list(text_lines(migrate(tmp_path)))
+    differs = said.index("What behaves differently:")
+    besides = said.index("What else is different, while the same is found:")
+    assert said[differs + 1].startswith("  EnsembleRetriever: Documents with the same text")
+    assert said[besides + 1] == "  EnsembleRetriever: The searches run side by side."
+    assert not [line for line in said if line.startswith(("  invoke: ", "  MultiQuery"))]
+    assert [line for line in said if line.endswith("Stubs, YAML, templates and docs are not read.")]

@@ -58,7 +58,7 @@ def describe(old: str, entry: Entry, prefix: str) -> dict[str, object]:
     facts = package_facts(old.partition(".")[0])
     if isinstance(entry, Retired):
         here = f"{prefix}.{entry.file}.{entry.replacement}" if entry.file else "nothing"
-        differs = tuple(entry.differences)
+        differs = (*entry.differences, *entry.besides)
     elif isinstance(entry, Move):
         here = f"{entry.new_module}.{entry.new_name}"
         noticed = MOVED_WITH_A_DIFFERENCE.get(old.rpartition(".")[2])

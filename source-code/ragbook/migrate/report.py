@@ -11,9 +11,11 @@ from typing import Any
 from ragbook.migrate.classic import said_of_left
 from ragbook.migrate.findings import Finding
 from ragbook.migrate.result import Migration
+from ragbook.migrate.table import retired
 from ragbook.terminal import harmless
 
 SCHEMA_VERSION = 1
+NOT_READ = "Stubs, YAML, templates and docs are not read."
 
 
 def as_json(result: Migration) -> dict[str, Any]:
@@ -77,7 +79,16 @@ def text_lines(result: Migration) -> Iterator[str]:
         _told_of_rewritten,
     )
     yield from _said_once("What happened to the old names:", _events(result))
-    yield from _said_once("What behaves differently:", _differences(result))
+    besides = {sentence for row in retired().values() for sentence in row.besides}
+    differences = _differences(result)
+    yield from _said_once(
+        "What behaves differently:",
+        (f"{name}: {said}" for name, said in differences if said not in besides),
+    )
+    yield from _said_once(
+        "What else is different, while the same is found:",
+        (f"{name}: {said}" for name, said in differences if said in besides),
+    )
     yield from _by_file(result.left, "Left for you:", _told_of_left)
     yield from _closing(result)
 
@@ -126,13 +137,13 @@ def _events(result: Migration) -> Iterator[str]:
             yield f"{name}: {one.what}"
 
 
-def _differences(result: Migration) -> Iterator[str]:
+def _differences(result: Migration) -> list[tuple[str, str]]:
+    """Return what differs of what is rewritten: the name, and a sentence."""
     told: dict[str, Sequence[str]] = {}
     for one in result.findings:
-        if one.differs:
+        if one.differs and one.rewritten:
             told.setdefault(one.old.rpartition(".")[2], one.differs)
-    for name, sentences in told.items():
-        yield from (f"{name}: {sentence}" for sentence in sentences)
+    return [(name, sentence) for name, sentences in told.items() for sentence in sentences]
 
 
 def _closing(result: Migration) -> Iterator[str]:
@@ -144,11 +155,11 @@ def _closing(result: Migration) -> Iterator[str]:
     places, left = _count(found, "place"), _count(len(result.left), "place")
     files = _count(len(result.changes), "file")
     if result.written:
-        yield f"Found {places}; {files} rewritten; {left} left for you."
+        yield f"Found {places}; {files} rewritten; {left} left for you. {NOT_READ}"
         if result.files and result.destination:
             yield f"Copied to {_shown(result.destination.folder)}: {' '.join(result.files)}"
     else:
-        yield f"Found {places}; --write would rewrite {files} and leave {left} for you."
+        yield f"Found {places}; --write would rewrite {files} and leave {left} for you. {NOT_READ}"
         if result.files and result.destination:
             folder = _shown(result.destination.folder)
             yield f"It would copy to {folder}: {' '.join(result.files)}"

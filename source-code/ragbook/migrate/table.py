@@ -98,6 +98,7 @@ class Retired:
     here: str = ""
     section: str = ""
     differences: Sequence[str] = ()
+    besides: Sequence[str] = ()
     fuse: Mapping[str, Any] = field(default_factory=dict)
     anywhere: Sequence[str] = ()
     together: Sequence[str] = ()
