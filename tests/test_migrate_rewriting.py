@@ -292,6 +292,16 @@ def test_a_name_that_a_function_imports_for_all_keeps_the_name() -> None:
     assert rewritten(before).text == code.format(new, "EnsembleRetriever(retrievers=[a], k=1)")
 
 
+def test_a_name_that_a_module_imports_for_others_alone_stays() -> None:
+    code = "if new:\n    {0}\nelse:\n    {0}\n"
+    old = "from langchain_community.vectorstores import FAISS"
+    new = "from app.retrievers.faiss_store import FaissStore"
+    assert rewritten(code.format(old)).text == code.format(f"{new} as FAISS")
+    use = "s = {}.from_texts(texts, e)\n"
+    both = rewritten(code.format(old) + use.format("FAISS")).text
+    assert both == code.format(new) + use.format("FaissStore")
+
+
 NAMED = [
     "x = cast('EnsembleRetriever', y)\n",
     "T = TypeVar('T', bound='EnsembleRetriever | None')\n",
@@ -545,7 +555,7 @@ LAYOUTS = {
     ),
     "names of an import that part": (
         """
-        if x:
+        def f():
             from langchain.retrievers import (
                 MergerRetriever,  # all
                 WikipediaRetriever,  # pages
@@ -553,7 +563,7 @@ LAYOUTS = {
             )
         """,
         """
-        if x:
+        def f():
             from langchain.retrievers import (
                 WikipediaRetriever  # pages
             )

@@ -154,6 +154,8 @@ def _from_import(plan: Plan, names: Names, item: Imported) -> None:
     news = []
     for module, cls, file in targets:
         local = _local(plan, item.entry, item.local, item.name, cls)
+        if len(targets) == 1 and _is_for_others(plan, item):
+            local = item.local
         news.append(NewImport(module, cls, local))
         _needs(names, module, file)
     if len(news) == 1:
@@ -165,6 +167,13 @@ def _from_import(plan: Plan, names: Names, item: Imported) -> None:
         new for new in news if new not in names.imports[item.statement]
     ]
     names.gone.add(item.alias)
+
+
+def _is_for_others(plan: Plan, item: Imported) -> bool:
+    """Tell whether a name is imported under a condition and not used, as modules do for others."""
+    block = plan.module.parent(plan.module.parent(plan.module.parent(item.statement)))
+    conditional = isinstance(block, cst.If | cst.Else | cst.Try | cst.ExceptHandler)
+    return conditional and not any(use.entry is item.entry for use in plan.module.uses)
 
 
 def _use(plan: Plan, names: Names, use: Use) -> None:
