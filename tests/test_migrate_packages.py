@@ -204,6 +204,52 @@ def test_a_pyproject_with_windows_line_ends_is_read(tmp_path: Path) -> None:
     assert "  langchain is declared in pyproject.toml, line 5." in closing(result)
 
 
+def test_the_lists_that_a_list_names_are_read_once(tmp_path: Path) -> None:
+    files = {
+        "requirements.txt": "-r deps/base.txt\n-cpins.txt  # why\n-r ../other.txt\n-r no.txt\n",
+        "deps/base.txt": "langchain<0.3\n--requirement=../requirements.txt\n",
+        "pins.txt": "langchain-core<0.3\n",
+    }
+    put(tmp_path, {"other.txt": "langchain-community\n"})
+    lists = read_lists(put(tmp_path / "p", files))
+    assert lists.files == ["requirements.txt", "deps/base.txt", "pins.txt"]
+    assert [one.package for one in lists.packages] == ["langchain", "langchain-core"]
+    said = closing(written(tmp_path / "p", {"a.py": OLD}))
+    assert said[2:] == [
+        "",
+        "Take out of deps/base.txt:",
+        "    langchain<0.3",
+        "",
+        "Take out of pins.txt:",
+        "    langchain-core<0.3",
+        "",
+        "Put into requirements.txt:",
+        f"    {CORE}",
+    ]
+
+
+def test_the_lists_of_setuptools_are_read(tmp_path: Path) -> None:
+    text = '[project]\nname = "p"\ndynamic = ["dependencies"]\n[tool.setuptools.dynamic]\n'
+    files = {
+        "pyproject.toml": text + 'dependencies = {file = ["deps.in"]}\n',
+        "deps.in": "langchain\n",
+    }
+    assert "Take out of deps.in:" in closing(written(tmp_path, {"a.py": OLD, **files}))
+    put(tmp_path, {"pyproject.toml": text + "dependencies = 1\n"})
+    assert read_lists(tmp_path).packages == []
+
+
+@pytest.mark.parametrize(
+    ("python", "said"), [(">=3.9", True), (">=3.8,<4", True), (">=3.10", False), ("~=3.11", False)]
+)
+def test_a_python_that_langchain_core_does_not_run_on_is_said(
+    tmp_path: Path, python: str, said: bool
+) -> None:
+    text = listing() + f'requires-python = "{python}"\n'
+    lines = closing(written(tmp_path, {"a.py": OLD, "pyproject.toml": text}))
+    assert len([one for one in lines if "needs Python 3.10" in one]) == said
+
+
 # What to take out
 
 

@@ -83,7 +83,7 @@ class Dependencies:
 
     @property
     def _requirement_files(self) -> list[str]:
-        return [file for file in self.lists.files if file.startswith("requirements")]
+        return [file for file in self.lists.files if file.endswith((".in", ".txt"))]
 
     def lines(self) -> Iterator[str]:
         """Yield what to do, line by line; what is in the way first."""
@@ -126,6 +126,11 @@ class Dependencies:
         """Say of a package that has to stay that it keeps langchain-core below 1."""
         if not any(one.startswith("langchain-") and ">=1" in one for one in self.needed):
             return
+        if self.lists.python is not None and "3.9.99" in self.lists.python:
+            yield (
+                f"requires-python of pyproject.toml is {self.lists.python}, and langchain-core>=1 "
+                'needs Python 3.10: write requires-python = ">=3.10".'
+            )
         told, old = set(self.remove), self._old
         replaced = () if self.lists.for_uv else self._requirement_files
         for one in self.lists.packages:

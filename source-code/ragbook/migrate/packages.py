@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ REQUIREMENT = re.compile(
 """A name, its extras, and the rest: what follows a word of a sentence looks otherwise."""
 LEAD = re.compile(r"\s*(?:-\s+)?[\"']?(?:[\w.-]+::|install_requires\s*=\s*)?")
 """What stands before a requirement in environment.yml (a dash, a channel) and in setup.cfg."""
+INCLUDE = re.compile(
+    r"^[ \t]*(?:-r|-c|--requirement|--constraint)(?:[ \t]+|=|(?<=-[rc]))([^\s#]+)", re.MULTILINE
+)
+"""A line of a requirements file that names another one."""
 CLAUSE = re.compile(
     r"(===?|~=|!=|<=|>=|[<>=^~]|(?<![\w.*-]))\s*v?(\d[\w+!-]*(?:\.[\w+!-]+)*(?:\.\*)?)"
 )
@@ -78,19 +83,21 @@ class Lists:
         packages: By file and line.
         faults: What could not be read, and why.
         for_uv: Whether uv can change what is listed in pyproject.toml.
+        python: The versions of Python that the project promises to run on.
     """
 
     files: list[str] = field(default_factory=list)
     packages: list[Listed] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     for_uv: bool = False
+    python: SpecifierSet | None = None
 
 
 def read_lists(root: Path) -> Lists:
     """Read what the files in a project's folder list."""
     lists = Lists()
     found = [file for pattern in LISTS for file in sorted(root.glob(pattern)) if file.is_file()]
-    for file in found:
+    for file in found:  # which grows by the files that they name
         if file.suffix == ".txt" and file.with_suffix(".in") in found:
             continue  # it is compiled from the other
         name = file.relative_to(root).as_posix()
@@ -100,12 +107,36 @@ def read_lists(root: Path) -> Lists:
             if file.name == "pyproject.toml":
                 data = tomllib.loads(text)
                 lists.for_uv = _is_for_uv(data)
+                lists.python = _python(data)
                 lists.packages += _of_pyproject(name, text, data)
+                found += _new(root, root, _dynamic(data), found)
             else:
+                found += _new(root, file.parent, INCLUDE.findall(text), found)
                 lists.packages += _of_lines(name, text)
         except (OSError, ValueError) as error:
             lists.faults.append(f"{name} cannot be read, so what it lists is not known: {error}.")
     return lists
+
+
+def _new(root: Path, base: Path, names: Iterable[str], found: Sequence[Path]) -> list[Path]:
+    """Return the files of those names that are in the project and not found yet."""
+    files = dict.fromkeys(Path(os.path.normpath(base / name)) for name in names)
+    return [one for one in files if one.is_relative_to(root) and one.is_file() and one not in found]
+
+
+def _dynamic(data: Mapping[str, Any]) -> list[str]:
+    """Return the files from which setuptools takes the dependencies."""
+    try:
+        files = data["tool"]["setuptools"]["dynamic"]["dependencies"]["file"]
+    except (KeyError, TypeError):
+        return []
+    return [files] if isinstance(files, str) else [str(one) for one in files]
+
+
+def _python(data: Mapping[str, Any]) -> SpecifierSet | None:
+    project = data.get("project")
+    text = project.get("requires-python") if isinstance(project, dict) else None
+    return versions(text) if isinstance(text, str) else None
 
 
 def parsed(requirement: str) -> tuple[str, SpecifierSet] | None:
