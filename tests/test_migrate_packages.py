@@ -228,6 +228,17 @@ def test_the_lists_that_a_list_names_are_read_once(tmp_path: Path) -> None:
     ]
 
 
+def test_a_requirement_is_shown_whole(tmp_path: Path) -> None:
+    text = (
+        "langchain==0.2 \\\n    --hash=sha256:01ab \\\n    --hash=sha256:02cd\n"
+        'langchain-community ; python_version >= "3.9"  # old\n'
+    )
+    assert listed(tmp_path, "requirements.txt", text) == [
+        (1, "langchain", "langchain==0.2 (and the lines that go on from it)"),
+        (4, "langchain-community", 'langchain-community ; python_version >= "3.9"'),
+    ]
+
+
 def test_the_lists_of_setuptools_are_read(tmp_path: Path) -> None:
     text = '[project]\nname = "p"\ndynamic = ["dependencies"]\n[tool.setuptools.dynamic]\n'
     files = {

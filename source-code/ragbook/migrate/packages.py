@@ -181,14 +181,18 @@ def _decoded(content: bytes) -> str:
 
 
 def _of_lines(name: str, text: str) -> Iterator[Listed]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        line = re.split(r"(?:^|\s)#", line)[0].rstrip("\\ \t")
+    for number, whole in enumerate(text.splitlines(), start=1):
+        line = re.split(r"(?:^|\s)#", whole)[0].rstrip("\\ \t")
         quoted = [match[1] for match in re.finditer(r"[\"']([^\"']+)[\"']", line)]
-        for piece in (
-            quoted if name.endswith(".py") else [LEAD.sub("", line, count=1).rstrip("\"'")]
-        ):
+        for piece in quoted if name.endswith(".py") else [_unquoted(LEAD.sub("", line, count=1))]:
             if found := parsed(piece):
-                yield Listed(name, number, found[0], piece.strip(), found[1])
+                goes_on = " (and the lines that go on from it)" if whole.endswith("\\") else ""
+                yield Listed(name, number, found[0], f"{piece.strip()}{goes_on}", found[1])
+
+
+def _unquoted(text: str) -> str:
+    """Take off a quotation mark at the end that none in the text opened."""
+    return text[:-1] if text[-1:] in ("'", '"') and text.count(text[-1]) % 2 else text
 
 
 def _is_for_uv(data: Mapping[str, Any]) -> bool:
