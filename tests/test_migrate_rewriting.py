@@ -190,6 +190,10 @@ def test_a_class_is_not_left_for_what_is_done_with_another(tmp_path: Path) -> No
     result = written(tmp_path / "2", {"words.py": TFIDF, "use.py": unknown})
     assert result.changes == []
     assert "save_local (use.py:2)" in result.left[0].why
+    # It names the one class, and has an object of the other.
+    files = {"store.py": STORE, "use.py": f"{TFIDF}from store import db\ndb.save_local('x')\n"}
+    written(tmp_path / "3", files)
+    assert (tmp_path / "3" / "store.py").read_text() == STORE
 
 
 CALL = "e = EnsembleRetriever(retrievers=[a], c=1)\n"

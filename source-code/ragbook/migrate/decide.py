@@ -16,8 +16,10 @@ is replaced (`Retired`) is left
 - if others have the name from this module: another file, `__all__`, the `__init__.py` of a package;
 - if an object of it is asked for what differs here, or may be (`members.py`): the object is
   followed to names, `self.x` and annotations (`objects.py`), and an attribute is renamed only where
-  the object is known; and if it is pickled;
-- if the project does something with any such object that differs here (`anywhere` in the table);
+  the object is known; where it may only be one, as what comes out of a list (`reach.py`), the class
+  is left; and if it is pickled;
+- if a file that can have such an object uses it in a way that differs here (`said.py`), as by the
+  words of `anywhere` in the table;
 - if its objects go into those of a class that is left, or a file asks for the type of objects that
   another file builds (`together.py`).
 

@@ -99,12 +99,13 @@ def key_of(file: Path) -> str:
 
 def said_anywhere(file: Path, tree: ast.Module, text: str) -> Iterator[Said]:
     """Yield the words of `anywhere` in the table, each with the classes that they are said of."""
-    watched = _watched()
+    watched, sources = _watched(), _sources(tree)
     for node in ast.walk(tree):
         if classes := watched.get(_word(node)):
             named = _named(classes, text)
             owner = _last(node.value) if isinstance(node, ast.Attribute) else ""
-            of = {owner} if owner in classes else named or set(classes)
+            other = isinstance(node, ast.Attribute) and _root(node.value) in sources
+            of = {owner} if owner in classes else set(classes) if other or not named else named
             line = getattr(node, "lineno", 1)
             yield Said(_word(node), file, line, frozenset(of))
 
