@@ -309,13 +309,13 @@ def test_scripts_in_one_folder_find_the_copies(tmp_path: Path) -> None:
 
 
 def test_of_many_files_what_is_left_and_the_summary_come_last(tmp_path: Path) -> None:
-    chain = "from langchain.chains import RetrievalQA\n"
+    chain = "from langchain.chains import LLMChain\n"
     put(tmp_path, {f"m{n:02}.py": chain if n == 20 else OLD for n in range(40)})
     lines = rag(str(tmp_path)).output.splitlines()
     at = lines.index("Left for you:")
     assert lines[at + 1 : at + 6] == [
         "  m20.py",
-        "    line 1: langchain.chains.RetrievalQA",
+        "    line 1: langchain.chains.LLMChain",
         "      why: write it as a chain of runnables: prompt | llm | parser",
         "",
         "Found 40 places; --write would rewrite 39 files and leave 1 place for you. "
