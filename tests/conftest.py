@@ -2,7 +2,7 @@ import os
 
 from hypothesis import settings
 
-# Nothing phones home, and all clients of Chroma in this process have the same settings, as they must.
+# Nothing phones home; and Chroma refuses clients of different settings in one process.
 os.environ["ANONYMIZED_TELEMETRY"] = "False"
 
 # Shared machines stall now and then: a slow example is no failure.
