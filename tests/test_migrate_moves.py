@@ -400,11 +400,12 @@ def test_a_retriever_is_left_where_a_keyword_of_a_search_cannot_be_judged(
     assert why in reasons(new)
 
 
-def test_a_store_s_retriever_keeps_the_keywords_of_a_search() -> None:
-    new = rewritten("""
+@pytest.mark.parametrize("name", ["dense", "dense: VectorStoreRetriever"])
+def test_a_store_s_retriever_keeps_the_keywords_of_a_search(name: str) -> None:
+    new = rewritten(f"""
         from langchain_classic.retrievers import EnsembleRetriever
 
-        dense = store.as_retriever()
+        {name} = store.as_retriever()
         both = EnsembleRetriever(retrievers=[dense])
         dense.get_relevant_documents("q", k=3)
     """)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import libcst as cst
 from libcst import matchers
 
@@ -37,17 +39,12 @@ def _is_used(plan: Plan) -> bool:
     return any(use.name == OLD_CHAIN for use in plan.module.uses)
 
 
-def _values(plan: Plan, value: cst.BaseExpression) -> list[cst.CSTNode | None]:
+def _values(plan: Plan, value: cst.BaseExpression) -> Sequence[cst.CSTNode | None]:
     """Return what a name is bound to, or the expression itself."""
     scope = plan.module.scope(value)
     if not isinstance(value, cst.Name) or scope is None:
         return [value]
-    found: list[cst.CSTNode | None] = []
-    for one in scope[value.value]:
-        target = plan.module.parent(getattr(one, "node", value))
-        statement = plan.module.parent(target) if isinstance(target, cst.AssignTarget) else target
-        found.append(statement.value if isinstance(statement, cst.Assign | cst.AnnAssign) else None)
-    return found or [None]
+    return [plan.module.bound_value(one) for one in scope[value.value]] or [None]
 
 
 def _answers_with_objects(plan: Plan) -> bool:

@@ -54,7 +54,5 @@ def _is_old_import(one: ImportAssignment) -> bool:
 
 
 def _is_none(module: Module, one: Assignment) -> bool:
-    target = module.parent(one.node)
-    statement = module.parent(target) if isinstance(target, cst.AssignTarget) else target
-    value = statement.value if isinstance(statement, cst.Assign | cst.AnnAssign) else None
+    value = module.bound_value(one)
     return isinstance(value, cst.Name) and value.value == "None"

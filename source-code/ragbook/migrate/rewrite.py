@@ -19,7 +19,7 @@ from ragbook.migrate.methods import MethodPlan, plan_methods, rewritten_method
 from ragbook.migrate.naming import Names, NewImport, choose_names
 from ragbook.migrate.notebooks import SEPARATOR
 from ragbook.migrate.plan import Plan, Surroundings
-from ragbook.migrate.searches import without
+from ragbook.migrate.searches import without_ignored
 from ragbook.migrate.together import Group, group_of
 from ragbook.migrate.uses import Statement, is_annotation, read_module
 
@@ -85,7 +85,7 @@ class _Rewriter(cst.CSTTransformer):
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         call = self.plan.calls.get(original_node)
         if call is None:
-            updated_node = without(self.plan, original_node, updated_node)
+            updated_node = without_ignored(self.plan, original_node, updated_node)
             return rewritten_method(self.methods, original_node, updated_node)
         self.touched = True
         new = with_arguments(original_node, call.arguments, lambda value: self._visit(value))

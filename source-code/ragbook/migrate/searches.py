@@ -69,7 +69,7 @@ def check_searches(plan: Plan) -> None:
                 plan.left[row.name].append((line, why))
 
 
-def without(plan: Plan, original: cst.Call, updated: cst.Call) -> cst.Call:
+def without_ignored(plan: Plan, original: cst.Call, updated: cst.Call) -> cst.Call:
     """Return a call without the arguments that did nothing."""
     if not plan.ignored.intersection(original.args):
         return updated
@@ -110,11 +110,7 @@ def _is_a_store_s(module: Module, owner: cst.BaseExpression) -> bool:
     scope = module.scope(owner) if isinstance(owner, cst.Name) else None
     if not isinstance(owner, cst.Name) or scope is None:
         return False
-    values = []
-    for one in scope[owner.value]:
-        target = module.parent(getattr(one, "node", owner))
-        statement = module.parent(target) if isinstance(target, cst.AssignTarget) else target
-        values.append(statement.value if isinstance(statement, cst.Assign) else None)
+    values = [module.bound_value(one) for one in scope[owner.value]]
     return bool(values) and all(
         isinstance(value, cst.Call) and _is_a_store_s(module, value) for value in values
     )

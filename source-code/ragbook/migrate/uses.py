@@ -11,6 +11,8 @@ from typing import cast
 
 import libcst as cst
 from libcst.metadata import (
+    Assignment,
+    BaseAssignment,
     ExpressionContext,
     ExpressionContextProvider,
     ImportAssignment,
@@ -131,6 +133,12 @@ class Module:
             if isinstance(around, cst.Call) and around.func is parent:
                 return around, parent.attr.value
         return None
+
+    def bound_value(self, binding: BaseAssignment) -> cst.BaseExpression | None:
+        """Return what an assignment gives to a name; None if something else binds it."""
+        target = self.parent(binding.node) if isinstance(binding, Assignment) else None
+        statement = self.parent(target) if isinstance(target, cst.AssignTarget) else target
+        return statement.value if isinstance(statement, cst.Assign | cst.AnnAssign) else None
 
     def scope(self, node: cst.CSTNode) -> Scope | None:
         """Return the scope that an expression is in."""
