@@ -1,4 +1,7 @@
-"""See to what is not the same in a class that its maker publishes now: arguments, methods."""
+"""See to what is not the same in a class that its maker publishes now: arguments, methods.
+
+The maker is who publishes the package that has the class now, such as langchain-openai.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterator
 import libcst as cst
 from libcst import matchers
 
-from ragbook.migrate.objects import Objects, annotated, bound_to, objects_of
+from ragbook.migrate.objects import Objects, objects_of_use
 from ragbook.migrate.places import is_type
 from ragbook.migrate.plan import Plan
 from ragbook.migrate.table import Move
@@ -73,7 +76,9 @@ def _gone(plan: Plan, move: Move, uses: list[Use]) -> Iterator[tuple[int, str]]:
         said = f"another file uses .{name} ({where}), maybe of such an object"
         yield uses[0].line, f"{said}: {rules.gone[name]}"
     wanted = matchers.Attribute(attr=matchers.OneOf(*map(matchers.Name, rules.gone)))
-    objects = _objects(plan, move, uses)
+    objects: Objects = {}
+    for use in uses:
+        objects |= objects_of_use(plan, use)
     for node in matchers.findall(plan.module.wrapper.module, wanted):
         attribute = cst.ensure_type(node, cst.Attribute)
         line, name = plan.module.line(attribute), attribute.attr.value
@@ -85,16 +90,6 @@ def _gone(plan: Plan, move: Move, uses: list[Use]) -> Iterator[tuple[int, str]]:
             maybe = "" if attribute.value in objects else ", maybe of such an object"
             said = f"it uses .{name}{maybe}, which {move.new_module} has not"
             yield line, f"{said}: {rules.gone[name]}"
-
-
-def _objects(plan: Plan, move: Move, uses: list[Use]) -> Objects:
-    found: Objects = {}
-    for use in uses:
-        if called := plan.module.called(use):
-            found |= objects_of(plan, move, called[0])
-        if holder := annotated(plan.module, use.node):
-            found |= bound_to(plan, move, holder)
-    return found
 
 
 def _statement(plan: Plan, attribute: cst.Attribute) -> cst.SimpleStatementLine | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 from libcst.metadata import ImportAssignment, QualifiedNameProvider
 
-from ragbook.migrate.objects import Objects, annotated, bound_to, objects_of
+from ragbook.migrate.objects import Objects, annotated, bound_to, objects_of, objects_of_use
 from ragbook.migrate.plan import COMPRESSION, Plan
 from ragbook.migrate.reach import Reach
 from ragbook.migrate.table import Member, Retired
@@ -115,11 +115,10 @@ def _reach(plan: Plan, row: Retired) -> Reach:
     objects: set[cst.CSTNode] = set()
     fields: set[str] = set()
     for use in plan.module.uses:
-        if use.entry is row and (called := plan.module.called(use)):
-            objects.update(objects_of(plan, row, called[0]))
-        if use.entry is row and (holder := annotated(plan.module, use.node)):
-            objects.update(bound_to(plan, row, holder))
-            fields.add(dotted(holder))
+        if use.entry is row:
+            objects.update(objects_of_use(plan, use))
+            if holder := annotated(plan.module, use.node):
+                fields.add(dotted(holder))
     return Reach(plan.module, objects, fields)
 
 
@@ -171,14 +170,11 @@ def known_objects(plan: Plan) -> set[cst.CSTNode]:
 
 
 def _followed(plan: Plan) -> Objects:
-    """Return the expressions that stand for objects of retired classes, as `objects_of` does."""
+    """Return the expressions that stand for objects of any retired class."""
     found: Objects = {}
     for use in plan.module.uses:
-        if isinstance(row := use.entry, Retired):
-            if called := plan.module.called(use):
-                found |= objects_of(plan, row, called[0])
-            if holder := annotated(plan.module, use.node):
-                found |= bound_to(plan, row, holder)
+        if isinstance(use.entry, Retired):
+            found |= objects_of_use(plan, use)
     return found
 
 

@@ -9,7 +9,7 @@ from libcst.metadata import Assignment, ClassScope
 
 from ragbook.migrate.plan import Plan
 from ragbook.migrate.table import Entry
-from ragbook.migrate.uses import Module, dotted
+from ragbook.migrate.uses import Module, Use, dotted
 
 Objects = dict[cst.CSTNode, bool]
 """Expressions that stand for an object, each with whether they stand for nothing else."""
@@ -29,6 +29,16 @@ def objects_of(plan: Plan, row: Entry, value: cst.BaseExpression) -> Objects:
         for target in _targets(plan.module, node):
             news |= bound_to(plan, row, target, node)
         waiting |= {one: sure and own for one, own in news.items() if one not in found}
+    return found
+
+
+def objects_of_use(plan: Plan, use: Use) -> Objects:
+    """Return the expressions that stand for the object that a use builds, or says to be one."""
+    found: Objects = {}
+    if called := plan.module.called(use):
+        found |= objects_of(plan, use.entry, called[0])
+    if holder := annotated(plan.module, use.node):
+        found |= bound_to(plan, use.entry, holder)
     return found
 
 
@@ -127,7 +137,7 @@ def _of_attribute(
 
 
 def _is_one(plan: Plan, row: Entry, target: cst.CSTNode, own: Values) -> bool:
-    """Tell whether a target is given an object of the class, or None until there is one."""
+    """Tell whether a target is given an object of the class, or None."""
     module = plan.module
     if isinstance(target, cst.Param):
         return _is_annotated(plan, row, target.annotation)
