@@ -72,15 +72,8 @@ def _bound_once(plan: Plan, name: cst.Name) -> tuple[cst.CSTNode | None, cst.Bas
     if not isinstance(assignment, Assignment) or others != [None]:
         return nothing
     parent = plan.module.parent(assignment.node)
-    if isinstance(assignment.node, cst.AnnAssign):
-        statement: cst.CSTNode = assignment.node
-    elif isinstance(parent, cst.AssignTarget):
-        statement = plan.module.parent(parent)
-    else:
-        return nothing
-    if isinstance(statement, cst.Assign) and len(statement.targets) > 1:
-        return nothing
-    if not isinstance(statement, cst.Assign | cst.AnnAssign) or statement.value is None:
+    statement = plan.module.parent(parent)
+    if not isinstance(statement, cst.Assign) or len(statement.targets) > 1:
         return nothing
     line = plan.module.parent(statement)
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) > 1:
