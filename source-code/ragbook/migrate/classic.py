@@ -19,7 +19,6 @@ from libcst.metadata import ImportAssignment, Scope
 from ragbook.migrate.findings import Finding
 from ragbook.migrate.naming import Names, NewImport
 from ragbook.migrate.plan import Plan
-from ragbook.migrate.result import Migration
 from ragbook.migrate.table import Elsewhere, canonical, is_still_there, lookup
 from ragbook.migrate.uses import Imported, Text, dotted, is_annotation, split_path
 
@@ -27,7 +26,7 @@ REQUIREMENTS = {
     "langchain_classic": "langchain-classic>=1.0,<2",
     "langchain_community": "langchain-community>=0.4,<0.5",
 }
-BY_NAME = {
+IMPORTERS = {
     "__import__",
     "delattr",
     "find_spec",
@@ -41,7 +40,7 @@ IN_TEXT = re.compile(r"(?<![\w.])langchain(?:\.\w+)+")
 
 
 @cache
-def _names() -> dict[str, dict[str, str]]:
+def _table() -> dict[str, dict[str, str]]:
     """By module of langchain_classic: each name, and whether it is own, community or handed_on."""
     path = Path(__file__).parent / "classic.toml"
     found: dict[str, dict[str, str]] = {}
@@ -64,7 +63,7 @@ def new_path(old: str) -> str:
     rest = old.removeprefix(module).split(".")[1:]
     if not rest:
         return "" if is_still_there(module) else _new_module(module)
-    kind = _names()[canonical(module)].get(rest[0])
+    kind = _table()[canonical(module)].get(rest[0])
     if kind is None or lookup(module, rest[0]) is None:
         return ""
     home = canonical(module)
@@ -75,7 +74,7 @@ def new_path(old: str) -> str:
 
 def _new_module(module: str) -> str:
     home = canonical(module)
-    if set(_names()[home].values()) == {"community"}:
+    if set(_table()[home].values()) == {"community"}:
         return home.replace("langchain_classic", "langchain_community", 1)
     return home
 
@@ -88,10 +87,10 @@ def packages_for(one: Finding) -> Iterator[str]:
         yield REQUIREMENTS[package]
     path = canonical(path)  # langchain 0.3 hands on the same
     module, _, name = path.rpartition(".")
-    if path in _names():
-        handed_on = {"community", "handed_on"}.intersection(_names()[path].values())
+    if path in _table():
+        handed_on = {"community", "handed_on"}.intersection(_table()[path].values())
     else:
-        handed_on = {"community", "handed_on"}.intersection([_names().get(module, {}).get(name)])
+        handed_on = {"community", "handed_on"}.intersection([_table().get(module, {}).get(name)])
     if handed_on:
         yield REQUIREMENTS["langchain_community"]
 
@@ -134,18 +133,18 @@ def build_bridge(plan: Plan, names: Names) -> Bridge:
             if "langchain" not in plan.module.rebound:
                 plain.setdefault(plan.module.scope(item.statement), []).append(item)
         elif item.local == "*":
-            _star(names, item, bridge)
+            _bridge_star(names, item, bridge)
         elif item.name is not None:
-            _name(names, item, bridge)
+            _bridge_name(names, item, bridge)
         else:
-            _module(plan, names, item, bridge)
+            _bridge_module(plan, names, item, bridge)
     for items in plain.values():
-        _plain(plan, names, items, bridge)
-    _strings(plan, names, bridge)
+        _bridge_plain(plan, names, items, bridge)
+    _bridge_strings(plan, names, bridge)
     return bridge
 
 
-def _name(names: Names, item: Imported, bridge: Bridge) -> None:
+def _bridge_name(names: Names, item: Imported, bridge: Bridge) -> None:
     """`from langchain.chains import LLMChain`."""
     new = new_path(item.path)
     if item.entry is not None and new and item.alias:
@@ -161,7 +160,7 @@ def _import_instead(names: Names, item: Imported, new: NewImport) -> None:
     names.gone.add(item.alias)
 
 
-def _star(names: Names, item: Imported, bridge: Bridge) -> None:
+def _bridge_star(names: Names, item: Imported, bridge: Bridge) -> None:
     """`from langchain.chains import *`."""
     if new := new_path(item.module):
         node = cst.parse_expression(new)
@@ -170,10 +169,10 @@ def _star(names: Names, item: Imported, bridge: Bridge) -> None:
         bridge.modules[item.module] = new
 
 
-def _module(plan: Plan, names: Names, item: Imported, bridge: Bridge) -> None:
+def _bridge_module(plan: Plan, names: Names, item: Imported, bridge: Bridge) -> None:
     """`import langchain.chains as c`, or `from langchain import chains`."""
-    chains = [path for _, path in _chains(plan, names, item)]
-    news = {new_path(item.module + path.removeprefix(item.local)) for path in chains}
+    paths = [path for _, path in _dotted_uses(plan, names, item)]
+    news = {new_path(item.module + path.removeprefix(item.local)) for path in paths}
     new = new_path(item.module)
     if not new and news and "" not in news:  # langchain 1 has the module, but nothing that is used
         new = canonical(item.module)
@@ -184,10 +183,10 @@ def _module(plan: Plan, names: Names, item: Imported, bridge: Bridge) -> None:
         module, _, name = new.rpartition(".")
         _import_instead(names, item, NewImport(module, name, item.local))
         return
-    _rename(names, item, [new])
+    _put_instead(names, item, [new])
 
 
-def _rename(names: Names, item: Imported, modules: Sequence[str]) -> None:
+def _put_instead(names: Names, item: Imported, modules: Sequence[str]) -> None:
     """Put other modules into an `import` statement in place of one."""
     statement = names.bridged.get(item.statement, item.statement)
     assert isinstance(statement, cst.Import)
@@ -207,13 +206,13 @@ def _rename(names: Names, item: Imported, modules: Sequence[str]) -> None:
 _COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 
-def _plain(plan: Plan, names: Names, items: Sequence[Imported], bridge: Bridge) -> None:
+def _bridge_plain(plan: Plan, names: Names, items: Sequence[Imported], bridge: Bridge) -> None:
     """`import langchain.chains`, with all others that bind `langchain` in the same scope."""
     homes = sorted({item.module for item in items}, key=len, reverse=True)
     news = {home: new for home in homes if (new := new_path(home))}
     stay: set[str] = set()
-    chains = list(_chains(plan, names, *items))
-    for root, path in chains:
+    uses = list(_dotted_uses(plan, names, *items))
+    for root, path in uses:
         old, new = _home(path, homes)
         if new:
             news[old] = new
@@ -225,7 +224,7 @@ def _plain(plan: Plan, names: Names, items: Sequence[Imported], bridge: Bridge) 
     if not news:
         return
     bridge.modules |= news
-    stay |= {home for home in homes if home not in news and (home != "langchain" or not chains)}
+    stay |= {home for home in homes if home not in news and (home != "langchain" or not uses)}
     missing = [] if stay.intersection(homes) else sorted(stay)
     missing += [new for old, new in news.items() if old not in homes]
     kept = {*stay, *news.values()}
@@ -237,14 +236,14 @@ def _plain(plan: Plan, names: Names, items: Sequence[Imported], bridge: Bridge) 
             names.imports.setdefault(item.statement, [])
     for item, modules in zip(items, wanted):
         if modules:
-            _rename(names, item, modules)
+            _put_instead(names, item, modules)
 
 
 def _module_of(path: str) -> str:
     """Return the longest part of a full name that is a module."""
     parts = path.split(".")
     depths = range(len(parts), 0, -1)
-    return next(m for d in depths if canonical(m := ".".join(parts[:d])) in _names())
+    return next(m for d in depths if canonical(m := ".".join(parts[:d])) in _table())
 
 
 def _home(path: str, homes: Sequence[str]) -> tuple[str, str]:
@@ -258,7 +257,7 @@ def _home(path: str, homes: Sequence[str]) -> tuple[str, str]:
     return module, _new_module(module)
 
 
-def _chains(plan: Plan, names: Names, *items: Imported) -> Iterator[tuple[cst.Name, str]]:
+def _dotted_uses(plan: Plan, names: Names, *items: Imported) -> Iterator[tuple[cst.Name, str]]:
     """Yield each use of what plain imports bind: its first name, and its full path."""
     local = items[0].local.partition(".")[0]
     statements = {item.statement for item in items}
@@ -290,7 +289,7 @@ def _path(plan: Plan, names: Names, node: cst.CSTNode) -> str:
         node = parent
 
 
-def _strings(plan: Plan, names: Names, bridge: Bridge) -> None:
+def _bridge_strings(plan: Plan, names: Names, bridge: Bridge) -> None:
     """Rename in strings that are imported by name, and in annotations of a name that is renamed."""
     for text in plan.module.texts:
         if _is_certain(plan, text) and (new := new_path(text.path)):
@@ -308,7 +307,7 @@ def _is_certain(plan: Plan, text: Text) -> bool:
         return False
     split = split_path(text.path)
     kept = split is None or isinstance(lookup(*split), Elsewhere)
-    return kept and dotted(call.func).rpartition(".")[2] in BY_NAME
+    return kept and dotted(call.func).rpartition(".")[2] in IMPORTERS
 
 
 class _Annotations(cst.CSTVisitor):
@@ -331,22 +330,3 @@ class _Annotations(cst.CSTVisitor):
 def with_bridge(findings: Sequence[Finding], bridge: Bridge) -> list[Finding]:
     """Say of what is left from where it is imported for now."""
     return [replace(one, for_now=bridge.for_now(one)) for one in findings]
-
-
-def said_of_left(result: Migration) -> Iterator[str]:
-    """Say where what is left is imported from for now, or that `--classic` keeps it running."""
-    if moved := {one.for_now.partition(".")[0] for one in result.left if one.for_now}:
-        packages = " and ".join(sorted(one.replace("_", "-") for one in moved))
-        yield ""
-        yield (
-            f"For now, what is left is imported from {packages}, beside langchain-core 1. Nobody "
-            "develops that any more: it is a bridge, not a home."
-        )
-    gone = sorted({one.old for one in result.left if new_path(one.old)})
-    if gone and not result.classic:
-        names = ", ".join(gone[:3]) + (" …" if len(gone) > 3 else "")
-        yield ""
-        yield (
-            f"langchain 1 has no {names}, and langchain 0.3 needs langchain-core below 1. With "
-            "--classic, what is left is imported from langchain-classic, and goes on running."
-        )

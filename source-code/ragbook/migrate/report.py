@@ -1,4 +1,4 @@
-"""Print what `rag migrate` found: for people, as JSON, or as a unified diff."""
+"""Word what `rag migrate` found: for people, as JSON, or as a unified diff."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ragbook.migrate.classic import said_of_left
+from ragbook.migrate.classic import new_path
 from ragbook.migrate.findings import Finding
 from ragbook.migrate.result import Migration
 from ragbook.migrate.table import retired
@@ -163,7 +163,7 @@ def _closing(result: Migration) -> Iterator[str]:
         if result.files and result.destination:
             folder = _shown(result.destination.folder)
             yield f"It would copy to {folder}: {' '.join(result.files)}"
-    yield from said_of_left(result)
+    yield from _bridge(result)
     yield from _beyond(result)
     yield from result.dependencies.lines()
     if result.ask_again:
@@ -171,6 +171,25 @@ def _closing(result: Migration) -> Iterator[str]:
         yield (
             "Only a part of the project was read. Run it on the project to see what can go: "
             f"rag migrate {_shown(result.root)}"
+        )
+
+
+def _bridge(result: Migration) -> Iterator[str]:
+    """Say where what is left is imported from for now, or that `--classic` keeps it running."""
+    if moved := {one.for_now.partition(".")[0] for one in result.left if one.for_now}:
+        packages = " and ".join(sorted(one.replace("_", "-") for one in moved))
+        yield ""
+        yield (
+            f"For now, what is left is imported from {packages}, beside langchain-core 1. Nobody "
+            "develops that any more: it is a bridge, not a home."
+        )
+    gone = sorted({one.old for one in result.left if new_path(one.old)})
+    if gone and not result.classic:
+        names = ", ".join(gone[:3]) + (" …" if len(gone) > 3 else "")
+        yield ""
+        yield (
+            f"langchain 1 has no {names}, and langchain 0.3 needs langchain-core below 1. With "
+            "--classic, what is left is imported from langchain-classic, and goes on running."
         )
 
 
