@@ -4,11 +4,14 @@ The rule above all: what is rewritten does the same as before, but for the diffe
 table names. Where that cannot be seen, the class is left in the whole module, with the line and the
 reason, for a module that has half of its calls rewritten is harder to finish by hand.
 
-A name that only moved (`Move`) is imported from its new place under the name it has. A class that
-is replaced (`Retired`) is left
+A name that only moved (`Move`) is imported from its new place under the name it has. One that its
+maker publishes now is left where it is used in a way that the new class does not take
+(`makers.py`), and a store of bytes becomes one of documents where the retrievers ask for it
+(`stores.py`). A class that is replaced (`Retired`) is left
 
 - if the table says so: the class, a method, an argument or a value (`calls.py`, `values.py`);
 - if a call hides what it gives: `**`, or more by position than is known;
+- if it is given a chain whose answers it cannot read here (`chains.py`);
 - if the class is used other than by a call or for its type: handed to a function, subclassed,
   given another name (`places.py`);
 - if its name can stand for something else, too: another import, a class of one's own, a later
@@ -17,7 +20,7 @@ is replaced (`Retired`) is left
 - if an object of it is asked for what differs here, or may be (`members.py`): the object is
   followed to names, `self.x` and annotations (`objects.py`), and an attribute is renamed only where
   the object is known; where it may only be one, as what comes out of a list (`reach.py`), the class
-  is left; and if it is pickled;
+  is left; and if it is pickled, or searched with a keyword that is an error here (`searches.py`);
 - if a file that can have such an object uses it in a way that differs here (`said.py`), as by the
   words of `anywhere` in the table;
 - if its objects go into those of a class that is left, or a file asks for the type of objects that
@@ -142,6 +145,12 @@ def _unsafe(module: Module, use: Use, row: Retired) -> str:
 
 
 def _plan_calls(plan: Plan) -> None:
+    """Plan all calls anew, as far as their classes are not left.
+
+    The order matters: the stores are known before the calls that take them, the retrievers take
+    their rerankers before those that remain are planned, and the checks of what no step has seen to
+    come last.
+    """
     plan.calls.clear()
     plan.fused.clear()
     plan.removed.clear()

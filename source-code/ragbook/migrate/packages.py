@@ -1,4 +1,7 @@
-"""Which packages a project lists, where, and in which versions; and which old ones it imports."""
+"""Which packages a project lists, where, and in which versions; and which old ones it imports.
+
+Packages are what one installs here; which folders of a project are packages is in `layout.py`.
+"""
 
 from __future__ import annotations
 

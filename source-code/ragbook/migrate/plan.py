@@ -62,7 +62,7 @@ class Plan:
     fused: dict[cst.Call, cst.Call] = field(default_factory=dict)
     """Calls of ContextualCompressionRetriever, each with the reranker's call that goes into it."""
     removed: set[cst.CSTNode] = field(default_factory=set)
-    """Statements that bind a reranker which went into its retrievers."""
+    """Statements that go: of a reranker that went into its retrievers, or of what did nothing."""
     attributes: dict[cst.Attribute, str] = field(default_factory=dict)
     stores: set[cst.CSTNode] = field(default_factory=set)
     """Values of byte_store that can be a docstore here, as `stores.plan_stores` found."""
@@ -73,7 +73,7 @@ class Plan:
     ignored: set[cst.Arg] = field(default_factory=set)
     """Arguments of searches that did nothing, and go."""
     taken_out: list[tuple[int, str, str]] = field(default_factory=list)
-    """What goes since it did nothing, with its line and the reason."""
+    """Calls of methods that did nothing, which go: line, name and reason, for the findings."""
     left: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
     """Why a class is left in this module, with lines, by its name."""
 

@@ -1,4 +1,8 @@
-"""Say of an expression that cannot be followed whether it may be an object that a module builds."""
+"""Say of an expression that cannot be followed whether it may be an object that a module builds.
+
+`objects.py` knows where an object is for sure, and only there something is renamed. This is the
+guess about the rest, by which a class is left.
+"""
 
 from __future__ import annotations
 

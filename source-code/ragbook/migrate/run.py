@@ -89,7 +89,7 @@ def migrate(
     result.destination = _destination(result.path, to, relevant, layout, read)
     drafts = _drafts(relevant, survey, result, tell)
     users = [source for source, draft in drafts.items() if draft.files] or relevant
-    finals = _moved(drafts, _destination(result.path, to, users, layout, read), survey, result)
+    finals = _finals(drafts, _destination(result.path, to, users, layout, read), survey, result)
     _gather(result, finals)
     if to is None:
         _check_one_project(result)
@@ -181,7 +181,7 @@ def _destination(
     return default_destination(path, [source.path for source in users], layout)
 
 
-def _moved(
+def _finals(
     drafts: dict[Source, Rewritten], destination: Destination, survey: Survey, result: Migration
 ) -> dict[Source, Rewritten]:
     """Return the drafts; with another destination, written again so that they import from there."""
@@ -214,7 +214,7 @@ def _sum_up_packages(result: Migration, read: _Files, finals: dict[Source, Rewri
     for change in result.changes:
         needed |= finals[change.source].packages
     if read.copies:  # what an earlier run has left to install
-        needed |= _moved_to(source.text for source in read.sources)
+        needed |= _packages_of_moves(source.text for source in read.sources)
     left = {package for one in result.left for package in packages_for(one)}
     if result.classic:
         needed |= left
@@ -240,7 +240,7 @@ def _of_copies(files: Iterable[str]) -> set[str]:
     return {one for name in with_siblings(files) for one in known_files()[name].packages}
 
 
-def _moved_to(texts: Iterable[str]) -> set[str]:
+def _packages_of_moves(texts: Iterable[str]) -> set[str]:
     """Return the packages to which names of the old ones moved, and that texts import."""
     imported = {match[1] for text in texts for match in FROM_LANGCHAIN.finditer(text)}
     moves = (entry for entry in names().values() if isinstance(entry, Move))

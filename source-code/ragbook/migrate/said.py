@@ -1,4 +1,9 @@
-"""Words in the files of a project that say how a retired class is used, and of whose objects."""
+"""Words in the files of a project that say how a retired class is used, and of whose objects.
+
+An object is often used in another file than the one that builds it, where it cannot be followed.
+So each file is read by itself, with `ast`, before any is rewritten. Attributes in a file that
+names the class are left to `members.py`, which follows the object.
+"""
 
 from __future__ import annotations
 
@@ -113,13 +118,13 @@ def said_anywhere(file: Path, tree: ast.Module, text: str) -> Iterator[Said]:
 def said_of_members(file: Path, tree: ast.Module, text: str) -> Iterator[Said]:
     """Yield attributes that differ here, of what may be objects that another file builds."""
     members, short = _members(), _short()
-    known, sources = {"self", "cls", *_known_names(tree)}, _sources(tree)
+    others, sources = {"self", "cls", *_names_of_others(tree)}, _sources(tree)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute) or not (classes := members.get(node.attr)):
             continue
         if _named(classes, text) or _is_field_of_another(node.attr, text):
             continue  # a file that names the class is read as one of its own
-        if isinstance(node.value, ast.Name) and node.value.id in known:
+        if isinstance(node.value, ast.Name) and node.value.id in others:
             continue
         source: frozenset[str] = frozenset()
         if node.attr in short and not (source := sources.get(_root(node.value), source)):
@@ -228,18 +233,18 @@ def _root(node: ast.expr) -> str:
     return node.id
 
 
-def _known_names(tree: ast.Module) -> set[str]:
+def _names_of_others(tree: ast.Module) -> set[str]:
     """Return names of which a file says that they are no objects of retired classes."""
-    known, others = set[str](), set[str]()
+    others, unsure = set[str](), set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
             typed = node.annotation is not None and _last(node.annotation) not in {*ANYTHING, ""}
-            (known if typed else others).add(node.arg)
+            (others if typed else unsure).add(node.arg)
         elif isinstance(node, ast.Assign):
             func = node.value.func if isinstance(node.value, ast.Call) else None
             names = {one.id for one in node.targets if isinstance(one, ast.Name)}
-            (known if _last(func) == "as_retriever" else others).update(names)
-    return known - others
+            (others if _last(func) == "as_retriever" else unsure).update(names)
+    return others - unsure
 
 
 def _sources(tree: ast.Module) -> dict[str, frozenset[str]]:

@@ -27,12 +27,17 @@ PATH_TO_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\.[A-Za-z_]\w*")
 
 @dataclass
 class Survey:
-    """Names that are reached from other modules, each with the last part of the module's name."""
+    """What is known of a project beside the file that is rewritten.
+
+    A module goes by the last part of its name, as one does not see from where it is imported.
+    """
 
     imported: dict[str, set[tuple[str, Path]]] = field(default_factory=lambda: defaultdict(set))
     """By module: a name, and the file that imports it from there or takes it as an attribute."""
     in_strings: set[tuple[str, str]] = field(default_factory=set)
+    """Modules with a name in them, as strings such as "app.rag.build" name them."""
     own_methods: set[str] = field(default_factory=set)
+    """Old method names that classes of the project define themselves."""
     words: list[Said] = field(default_factory=list)
     """Attributes, keywords and strings that say how a class is used, as the table names them."""
     members: list[Said] = field(default_factory=list)
