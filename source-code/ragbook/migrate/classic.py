@@ -7,11 +7,9 @@ hands on is imported from langchain-community itself, where that has it under th
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 
 import libcst as cst
 from libcst.metadata import ImportAssignment, Scope
@@ -19,7 +17,7 @@ from libcst.metadata import ImportAssignment, Scope
 from ragbook.migrate.findings import Finding
 from ragbook.migrate.naming import Names, NewImport
 from ragbook.migrate.plan import Plan
-from ragbook.migrate.table import Elsewhere, canonical, is_still_there, lookup
+from ragbook.migrate.table import Elsewhere, canonical, is_still_there, lookup, read_toml
 from ragbook.migrate.uses import Imported, Text, dotted, is_annotation, split_path
 
 REQUIREMENTS = {
@@ -42,9 +40,8 @@ IN_TEXT = re.compile(r"(?<![\w.])langchain(?:\.\w+)+")
 @cache
 def _table() -> dict[str, dict[str, str]]:
     """By module of langchain_classic: each name, and whether it is own, community or handed_on."""
-    path = Path(__file__).parent / "classic.toml"
     found: dict[str, dict[str, str]] = {}
-    for kind, modules in tomllib.loads(path.read_text(encoding="utf-8")).items():
+    for kind, modules in read_toml("classic.toml").items():
         for module, names in modules.items():
             home = f"langchain_classic.{module}".rstrip(".")
             found.setdefault(home, {}).update(dict.fromkeys(names.split(), kind))

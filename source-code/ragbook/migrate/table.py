@@ -172,7 +172,8 @@ MOVED_WITH_A_DIFFERENCE = {
 
 
 @cache
-def _data(name: str) -> dict[str, Any]:
+def read_toml(name: str) -> dict[str, Any]:
+    """Read a table that lies beside this file, once."""
     return tomllib.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
@@ -180,7 +181,7 @@ def _data(name: str) -> dict[str, Any]:
 def retired() -> dict[str, Retired]:
     """The retired classes by name, in the order of the table."""
     rows = {}
-    for row in _data("retired.toml")["class"]:
+    for row in read_toml("retired.toml")["class"]:
         arguments = {a["old"]: Argument(**a) for a in row.pop("argument", [])}
         calls = {c["old"]: Call(**c) for c in row.pop("call", [])}
         members = {m["old"]: Member(**m) for m in row.pop("member", [])}
@@ -193,18 +194,18 @@ def retired() -> dict[str, Retired]:
 @cache
 def makers() -> dict[str, Maker]:
     """What is known of classes of makers, by the full name of the old class."""
-    return {old: Maker(**row) for old, row in _data("makers.toml").items()}
+    return {old: Maker(**row) for old, row in read_toml("makers.toml").items()}
 
 
 def history() -> list[dict[str, str]]:
     """What happened to the packages, when, and where that is written."""
-    found: list[dict[str, str]] = _data("retired.toml")["history"]
+    found: list[dict[str, str]] = read_toml("retired.toml")["history"]
     return found
 
 
 def package_facts(package: str) -> dict[str, str]:
     """What happened to an old package, and since which version of it."""
-    facts: dict[str, str] = _data("retired.toml")["package"][package]
+    facts: dict[str, str] = read_toml("retired.toml")["package"][package]
     return facts
 
 
@@ -212,13 +213,13 @@ def package_facts(package: str) -> dict[str, str]:
 def names() -> dict[tuple[str, str], Retired | Move]:
     """Everything in the table, by today's module and name."""
     found: dict[tuple[str, str], Retired | Move] = {}
-    for module, targets in _data("moves.toml")["core"].items():
+    for module, targets in read_toml("moves.toml")["core"].items():
         for new_module, listed in targets.items():
             for item in listed:
                 old, _, new = item.partition(" = ")
                 found[module, old] = Move(new_module, new or old)
     moves: dict[Move, Move] = {}
-    listed = [_data(name)["makers"] for name in ("moves.toml", "earlier.toml")]
+    listed = [read_toml(name)["makers"] for name in ("moves.toml", "earlier.toml")]
     for old, row in [item for rows in listed for item in rows.items()]:
         new_module, _, new = row["new"].rpartition(".")
         known = old in makers() and not makers()[old].hand
@@ -277,7 +278,7 @@ def lookup(module: str, name: str) -> Entry | None:
 
 def _advice(path: Sequence[str], name: str) -> str:
     """Return what to do about a name of a module, given by its path below the package."""
-    texts = _data("advice.toml")
+    texts = read_toml("advice.toml")
     if advice := texts.get(".".join([*path, name])):
         return str(advice)
     for depth in range(len(path), 0, -1):
