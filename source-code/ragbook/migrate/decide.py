@@ -151,12 +151,7 @@ def _plan_calls(plan: Plan) -> None:
     their rerankers before those that remain are planned, and the checks of what no step has seen to
     come last.
     """
-    plan.calls.clear()
-    plan.fused.clear()
-    plan.removed.clear()
-    plan.attributes.clear()
-    plan.ignored.clear()
-    plan.taken_out.clear()
+    plan.begin_anew()
     plan_makers(plan)
     plan_stores(plan)
     for use in plan.module.uses:

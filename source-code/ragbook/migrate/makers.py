@@ -23,7 +23,6 @@ def plan_makers(plan: Plan) -> None:
 
     A method that did nothing and is gone goes with its statement, where it stands alone in one.
     """
-    plan.moves_left.clear()
     entries = [one.entry for one in plan.module.imports] + [u.entry for u in plan.module.uses]
     for move in dict.fromkeys(one for one in entries if isinstance(one, Move)):
         if move.rewrite and move.old:

@@ -77,6 +77,18 @@ class Plan:
     left: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
     """Why a class is left in this module, with lines, by its name."""
 
+    def begin_anew(self) -> None:
+        """Forget all that is planned, but not why classes are left."""
+        self.calls.clear()
+        self.fused.clear()
+        self.removed.clear()
+        self.attributes.clear()
+        self.stores.clear()
+        self.instead.clear()
+        self.moves_left.clear()
+        self.ignored.clear()
+        self.taken_out.clear()
+
     def rewrites(self, entry: object) -> bool:
         """Tell whether uses of an entry of the table are rewritten in this module."""
         if isinstance(entry, Retired):

@@ -19,8 +19,6 @@ def plan_stores(plan: Plan) -> None:
     The old classes wrapped it, so that it took documents; a docstore takes them as they are. Where
     one of the stores is used in another way, or goes into a class that is left, all stay.
     """
-    plan.stores.clear()
-    plan.instead.clear()
     uses = [u for u in plan.module.uses if isinstance(u.entry, Move) and u.entry.new_name == BYTES]
     outside = plan.around.patched | plan.module.exported
     entries = [use.entry for use in uses]
