@@ -25,9 +25,18 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
-from ragbook.migrate.table import Entry, canonical, is_old, listed, lookup, modules, names
+from ragbook.migrate.table import (
+    OLD_PACKAGES,
+    Entry,
+    canonical,
+    is_old,
+    listed,
+    lookup,
+    modules,
+    names,
+)
 
-DOTTED = re.compile(r"(?:langchain|langchain_classic|langchain_community)(?:\.\w+)+")
+OLD_PATH = re.compile(rf"(?:{'|'.join(OLD_PACKAGES)})(?:\.\w+)+")
 OLD_METHODS = {"get_relevant_documents": "invoke", "aget_relevant_documents": "ainvoke"}
 
 WORD = re.compile(r"\w+")
@@ -269,7 +278,7 @@ class _Finder(cst.CSTVisitor):
             return
         if not isinstance(value, str) or isinstance(self.found.parent(node), cst.Expr):
             return  # a docstring
-        if DOTTED.fullmatch(value):
+        if OLD_PATH.fullmatch(value):
             split = split_path(value)
             if split and lookup(*split) is not None:
                 self.found.texts.append(Text(node, value, self.found.line(node)))
