@@ -240,6 +240,41 @@ def test_an_ensemble_keeps_the_same_text_of_two_files_apart() -> None:
     assert len(new.RRFEnsembleRetriever(retrievers=legs).invoke("q")) == 2
 
 
+PIECES = [doc(text, doc_id="a.md") for text in ("red kite", "grey owl", "blue heron")]
+TWICE = [doc("red kite", source="a.md", start_index=0), doc("red kite", source="a.md")]
+
+
+@pytest.mark.parametrize("documents", [PIECES, TWICE])
+def test_with_the_text_as_key_an_ensemble_unites_what_the_old_one_did(
+    documents: list[Document],
+) -> None:
+    """By themselves, doc_id and position say which document it is; the table of moves tells so."""
+    legs = [ListRetriever(documents=[document]) for document in documents]
+    expected = texts(old.EnsembleRetriever(retrievers=legs).invoke("q"))
+    by_text = new.RRFEnsembleRetriever(retrievers=legs, key=lambda document: document.page_content)
+    assert texts(by_text.invoke("q")) == expected
+    assert texts(new.RRFEnsembleRetriever(retrievers=legs).invoke("q")) != expected
+
+
+def test_with_the_text_as_key_the_pieces_of_a_file_stay_apart() -> None:
+    search, model = ListRetriever(documents=PIECES), FakeListChatModel(responses=["again"])
+
+    def by_text(document: Document) -> str:
+        return document.page_content
+
+    merged = new.MergerRetriever(retrievers=[search], key=by_text)
+    several = new.MultiQueryRetriever.from_llm(search, model, key=by_text)
+    assert texts(merged.invoke("q")) == texts(several.invoke("q")) == texts(PIECES)
+
+
+def test_a_search_of_weight_0_is_not_asked() -> None:
+    """What only it finds cannot be wanted; the old class returned that last."""
+    legs = [ListRetriever(documents=[doc("owl")]), ListRetriever(documents=[doc("kite")])]
+    theirs = old.EnsembleRetriever(retrievers=legs, weights=[1, 0])
+    ours = new.RRFEnsembleRetriever(retrievers=legs, weights=[1, 0])
+    assert (texts(theirs.invoke("q")), texts(ours.invoke("q"))) == (["owl", "kite"], ["owl"])
+
+
 @every_seed
 async def test_a_merger_takes_turns_the_same_and_leaves_out_what_came_before(seed: int) -> None:
     """The same document twice takes the place of another one, and tells nothing new."""
