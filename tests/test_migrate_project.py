@@ -647,6 +647,9 @@ def test_the_command_says_what_happened_and_what_to_do(tmp_path: Path) -> None:
         "What behaves differently:",
         "  MergerRetriever: A document that several retrievers find comes once; the old class kept "
         "duplicates.",
+        "  MergerRetriever: One document is what has the same id, else the same doc_id, else the "
+        "same source, position and text. Where doc_id names the file of several pieces, or the "
+        "searches write other metadata, give key=lambda document: document.page_content.",
         "",
         "Left for you:",
         "  b.py",
