@@ -193,7 +193,7 @@ def test_what_only_stands_beside_the_result_is_told_apart_and_nothing_of_what_is
     said = list(text_lines(migrate(tmp_path)))
     differs = said.index("What behaves differently:")
     besides = said.index("What else is different, while the same is found:")
-    assert said[differs + 1].startswith("  EnsembleRetriever: Documents with the same text")
+    assert said[differs + 1].startswith("  EnsembleRetriever: One document is")
     assert said[besides + 1] == "  EnsembleRetriever: The searches run side by side."
     assert not [line for line in said if line.startswith(("  invoke: ", "  MultiQuery"))]
     assert [line for line in said if line.endswith("Stubs, YAML, templates and docs are not read.")]
