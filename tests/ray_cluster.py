@@ -12,7 +12,7 @@ import pytest
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[str]:
     """Start Ray in this process; yields its address, for other processes to connect to."""
-    ray = pytest.importorskip("ray")
+    # Before the import, which reads them.
     os.environ.update(
         {
             "RAY_USAGE_STATS_ENABLED": "0",
@@ -20,6 +20,7 @@ def ray_cluster() -> Iterator[str]:
             "OMP_WAIT_POLICY": "passive",
         }
     )
+    ray = pytest.importorskip("ray")
     # Workers, also those of another driver, import what tests define by the module's name.
     path = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), path]))
