@@ -56,6 +56,10 @@ def fields_of(cls: type) -> set[str]:
     return set(getattr(cls, "model_fields", {})) - common(cls)
 
 
+def test_a_second_reader_of_the_table_finds_the_same() -> None:
+    assert table.retired.__wrapped__() == ROWS
+
+
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_a_class_is_under_every_path_and_under_no_other(row: Retired) -> None:
     for module in row.modules:

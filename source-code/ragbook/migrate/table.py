@@ -181,7 +181,8 @@ def read_toml(name: str) -> dict[str, Any]:
 def retired() -> dict[str, Retired]:
     """The retired classes by name, in the order of the table."""
     rows = {}
-    for row in read_toml("retired.toml")["class"]:
+    for read in read_toml("retired.toml")["class"]:
+        row = dict(read)  # what was read is kept for others
         arguments = {a["old"]: Argument(**a) for a in row.pop("argument", [])}
         calls = {c["old"]: Call(**c) for c in row.pop("call", [])}
         members = {m["old"]: Member(**m) for m in row.pop("member", [])}
