@@ -20,12 +20,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ragbook.migrate.project import LISTS
+from ragbook.migrate.table import OLD_PACKAGES
 
-OLD_DISTRIBUTIONS = {
-    "langchain-community": "langchain_community",
-    "langchain-classic": "langchain_classic",
-    "langchain": "langchain",
-}
+OLD_DISTRIBUTIONS = {module.replace("_", "-"): module for module in reversed(OLD_PACKAGES)}
+"""The old packages by their names on PyPI, each with its module; `langchain` is the last to go."""
 REQUIREMENT = re.compile(
     r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*($|[=<>!~^@;,(\d].*)"
 )

@@ -82,10 +82,10 @@ def migrate(
     result = Migration(_checked(path), classic=classic)
     read = _read_all(result, tell)
     relevant = [s for s in read.sources if MENTIONS.search(s.text)]
-    told = _counted(read.sources if relevant else [], "Comparing", tell)
-    survey = read_project((s.path, python_of(s)) for s in told)
+    code = [(source.path, python_of(source)) for source in read.sources] if relevant else []
+    survey = read_project(_counted(code, "Comparing", tell))
     survey.classic = classic
-    layout = layout_of(result.root, ((s.path, python_of(s)) for s in read.sources if relevant))
+    layout = layout_of(result.root, code)
     result.destination = _destination(result.path, to, relevant, layout, read)
     drafts = _drafts(relevant, survey, result, tell)
     users = [source for source, draft in drafts.items() if draft.files] or relevant
