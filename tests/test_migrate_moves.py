@@ -25,8 +25,6 @@ from test_migrate_project import written
 from test_migrate_rewriting import reasons, rewritten
 
 from ragbook.migrate import table
-from ragbook.migrate.rewrite import rewrite_source
-from ragbook.migrate.survey import read_project
 from ragbook.migrate.table import Elsewhere, Move, Retired, makers, names
 from retrievers import BM25Retriever, MultiQueryRetriever, RePhraseQueryRetriever
 
@@ -429,39 +427,6 @@ def test_a_retriever_is_left_whose_search_passed_a_keyword_on() -> None:
 
 
 # Loggers
-
-
-LOGGED = """
-    import logging
-    from langchain.retrievers.multi_query import MultiQueryRetriever
-    from langchain.retrievers import RePhraseQueryRetriever
-
-    logging.getLogger("langchain.retrievers.multi_query").setLevel(logging.INFO)
-    logging.getLogger('langchain.retrievers.re_phraser').setLevel(logging.INFO)
-    logging.getLogger("langchain.retrievers").setLevel(logging.INFO)
-    found = MultiQueryRetriever.from_llm(retriever=r, llm=m)
-    other = RePhraseQueryRetriever.from_llm(retriever=r, llm=m)
-"""
-
-
-def test_a_logger_gets_the_name_of_the_module_that_takes_the_old_one_s_place() -> None:
-    new = rewritten(LOGGED)
-    assert 'getLogger("app.retrievers.multi_query")' in new.text
-    assert "getLogger('app.retrievers.rephrase')" in new.text
-    assert 'getLogger("langchain.retrievers")' in new.text
-    told = {one.old: one.here for one in new.findings if one.kind == "string" and one.rewritten}
-    assert told == {
-        "langchain.retrievers.multi_query": "app.retrievers.multi_query",
-        "langchain.retrievers.re_phraser": "app.retrievers.rephrase",
-    }
-
-
-def test_a_logger_keeps_its_name_where_the_class_is_left_or_the_import_is_relative() -> None:
-    left = f"{textwrap.dedent(LOGGED)}class Own(MultiQueryRetriever): ...\n"
-    assert 'getLogger("langchain.retrievers.multi_query")' in rewritten(left).text
-    code, file = textwrap.dedent(LOGGED), Path("x.py")
-    around = read_project([(file, code)]).around(file, ".retrievers")
-    assert 'getLogger("langchain.retrievers.multi_query")' in rewrite_source(code, around).text
 
 
 async def test_what_is_searched_is_logged_under_the_module_s_name(

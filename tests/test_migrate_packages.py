@@ -325,9 +325,9 @@ def test_the_lines_of_a_folder_of_requirements_are_said(tmp_path: Path) -> None:
 def test_a_notebook_that_imports_a_package_keeps_it(tmp_path: Path) -> None:
     cell = notebook(["x = 1\n", CHAINS])
     files = {"a.py": OLD, "n.ipynb": cell, "pyproject.toml": listing("langchain")}
-    assert written(tmp_path, files).removable == []
+    assert written(tmp_path, files, classic=False).removable == []
     broken = notebook("def f(:\n" + CHAINS)
-    assert written(tmp_path, {"n.ipynb": broken}).removable == []
+    assert written(tmp_path, {"n.ipynb": broken}, classic=False).removable == []
     assert written(tmp_path, {"n.ipynb": notebook("x = 1")}).removable == ["langchain"]
 
 
@@ -357,7 +357,7 @@ def test_a_file_that_cannot_be_read_keeps_what_it_may_import(
 )
 def test_an_import_anywhere_in_a_line_is_one(tmp_path: Path, code: str) -> None:
     files = {"a.py": OLD, "b.py": f"{code}\n", "pyproject.toml": listing("langchain")}
-    assert written(tmp_path, files).removable == []
+    assert written(tmp_path, files, classic=False).removable == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ A map of the package. `ragbook/migrate_cli.py` is the command; it calls `run.mig
    of this what `plan.Surroundings` holds.
 3. Choose where the copies go: `project`.
 4. Draft each file, with `libcst`: `rewrite_file` calls `rewrite`, which goes through
-   - `uses`: find the imports of old packages, and each place that uses what they bring;
+   - `uses`: find the imports of old packages, and each place that uses what they bring (in
+     `loggers`, what only names a logger);
    - `decide`: fill a `plan.Plan` with what is rewritten, and what is left and why. Its docstring
      states the rules. It asks
      - of a name: `meaning` (can it stand for something else?), `places` (is it only a type?);

@@ -78,6 +78,8 @@ def _new_module(module: str) -> str:
 
 def packages_for(one: Finding) -> Iterator[str]:
     """Yield the requirements without which what is left cannot be imported from where it is."""
+    if one.kind == "logger":
+        return
     path = one.for_now or one.old
     package = path.partition(".")[0]
     if package in REQUIREMENTS:
@@ -105,9 +107,9 @@ class Bridge:
 
     def for_now(self, one: Finding) -> str:
         """Return from where a finding's name is imported for now; empty if from where it was."""
-        if one.rewritten or one.kind not in ("import", "use", "string"):
+        if one.rewritten or one.kind not in ("import", "use", "string", "logger"):
             return ""
-        if one.kind == "string":
+        if one.kind in ("string", "logger"):
             return new_path(one.old) if (one.line, one.old) in self.texts else ""
         if one.old in self.paths:
             return self.paths[one.old]
@@ -289,7 +291,8 @@ def _path(plan: Plan, names: Names, node: cst.CSTNode) -> str:
 def _bridge_strings(plan: Plan, names: Names, bridge: Bridge) -> None:
     """Rename in strings that are imported by name, and in annotations of a name that is renamed."""
     for text in plan.module.texts:
-        if _is_certain(plan, text) and (new := new_path(text.path)):
+        certain = text.is_logger or _is_certain(plan, text)
+        if certain and text.node not in names.strings and (new := new_path(text.path)):
             names.strings[text.node] = text.node.value.replace(text.path, new)
             bridge.texts.add((text.line, text.path))
     if bridge.modules:

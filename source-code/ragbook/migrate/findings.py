@@ -22,7 +22,7 @@ class Finding:
     Args:
         line: Counted from 1, in a notebook within its cell.
         old: The full name there, such as `langchain.retrievers.EnsembleRetriever`.
-        kind: `import`, `use`, `string`, `method`, `install`, or `file` for one not read.
+        kind: `import`, `use`, `string`, `logger`, `method`, `install`, or `file` for one not read.
         rewritten: Whether `--write` changes it.
         what: What happened to it.
         since: The version since which it is so.

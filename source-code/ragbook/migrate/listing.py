@@ -13,6 +13,8 @@ from ragbook.migrate.plan import Plan
 from ragbook.migrate.table import Elsewhere, Move, Retired, is_still_there, lookup
 from ragbook.migrate.uses import Use, dotted, split_path
 
+LOGGER = "it names a logger, and what logs under it is not, or not all, rewritten in this project"
+
 
 def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> list[Finding]:
     """List every import, every use of a module, and all that is left, by line."""
@@ -80,11 +82,12 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
     for text in module.texts:
         split = split_path(text.path)
         entry = lookup(*split) if split else None
+        kind = "logger" if text.is_logger else "string"
         if new := names.strings.get(text.node):
-            found.append(Finding(file, text.line, text.path, "string", True, here=new.strip("\"'")))
+            found.append(Finding(file, text.line, text.path, kind, True, here=new.strip("\"'")))
         else:
-            why = "it is named in a string"
-            add(text.line, text.path, "string", entry or Elsewhere(), False, why)
+            why = LOGGER if text.is_logger else "it is named in a string"
+            add(text.line, text.path, kind, entry or Elsewhere(), False, why)
     for line, name, new, why in methods.found:
         what = "gone from langchain-core since 1.0.0"
         found.append(Finding(file, line, name, "method", not why, what, "1.0.0", new, (), why))

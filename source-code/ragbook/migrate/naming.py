@@ -71,24 +71,11 @@ def choose_names(plan: Plan) -> Names:
 
 
 def _name_loggers(plan: Plan, names: Names) -> None:
-    """Give `getLogger` the name of the copied file, where a class of the old module is rewritten.
-
-    Of a relative import the full name is not known, and the string is left.
-    """
-    prefix = plan.around.prefix
-    rows = [u.entry for u in plan.module.uses if isinstance(u.entry, Retired)]
+    """Give a logger the name of the copied file that takes the old module's place."""
     for text in plan.module.texts:
-        call = plan.module.parent(plan.module.parent(text.node))
-        if not isinstance(call, cst.Call) or call.args[0].value is not text.node:
-            continue
-        if dotted(call.func) not in ("getLogger", "logging.getLogger") or prefix.startswith("."):
-            continue
-        home = canonical(text.path)
-        for row in rows:
-            is_package = any(module.startswith(f"{home}.") for module in row.modules)
-            if home in row.modules and not is_package and plan.rewrites(row):
-                quote = text.node.quote
-                names.strings[text.node] = f"{quote}{prefix}.{row.file}{quote}"
+        new = plan.around.loggers.get(canonical(text.path))
+        if text.is_logger and new:
+            names.strings[text.node] = text.node.value.replace(text.path, new)
 
 
 def _drop_repeated(plan: Plan, names: Names) -> None:

@@ -98,7 +98,7 @@ def join(cells: Sequence[Cell]) -> Joined:
     for cell in cells:
         lines.append(f"{SEPARATOR} {cell.number}")
         first_lines.append(len(lines) + 1)
-        python, fault = _as_python(cell.source)
+        python, fault = as_python(cell.source)
         if fault:
             broken.append((cell.number, *fault))
         lines += python.split("\n")
@@ -146,7 +146,7 @@ def _kept(source: str) -> list[str]:
     return re.findall(r"[^\n]*\n|[^\n]+$", source)
 
 
-def _as_python(source: str) -> tuple[str, tuple[int, str] | None]:
+def as_python(source: str) -> tuple[str, tuple[int, str] | None]:
     """Hide the lines that are not Python; say where the rest does not parse."""
     lines = source.split("\n")
     start = 0

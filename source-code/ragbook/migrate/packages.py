@@ -19,6 +19,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from ragbook.migrate.loggers import without_logger_names
 from ragbook.migrate.project import LISTS
 from ragbook.migrate.table import OLD_PACKAGES
 
@@ -259,6 +260,7 @@ def _option(path: tuple[str, ...]) -> str | None:
 
 def imports_of(module: str, text: str) -> bool:
     """Tell whether a source still imports an old package, in a string or a statement."""
+    text = without_logger_names(text)
     statement = rf"(?:^|[;:])[ \t]*(?:from|import)[ \t]+(?:[\w., \t]+,[ \t]*)?{module}(?![\w-])"
     string = rf"""["']{module}(?:\.\w+)*["']"""
     return bool(re.search(f"{statement}|{string}", text, re.MULTILINE))

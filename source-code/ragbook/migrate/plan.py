@@ -34,6 +34,7 @@ class Surroundings:
         words_elsewhere: Attributes of retired classes' objects that other files use, and where.
         kept: What stays in every file, each with the reason, as `together.kept_everywhere` says.
         classic: Whether what is left is imported from langchain-classic.
+        loggers: The new names of loggers, as `together.new_loggers` says.
     """
 
     prefix: str = "retrievers"
@@ -45,6 +46,7 @@ class Surroundings:
     words_elsewhere: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
     classic: bool = False
+    loggers: Mapping[str, str] = field(default_factory=dict)
 
     def is_imported(self, name: str) -> bool:
         """Tell whether another module of the project has a name from this one."""

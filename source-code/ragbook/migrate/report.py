@@ -183,7 +183,8 @@ def _bridge(result: Migration) -> Iterator[str]:
             f"For now, what is left is imported from {packages}, beside langchain-core 1. Nobody "
             "develops that any more: it is a bridge, not a home."
         )
-    gone = sorted({one.old for one in result.left if new_path(one.old)})
+    left = [one for one in result.left if one.kind != "logger"]
+    gone = sorted({one.old for one in left if new_path(one.old)})
     if gone and not result.classic:
         names = ", ".join(gone[:3]) + (" …" if len(gone) > 3 else "")
         yield ""

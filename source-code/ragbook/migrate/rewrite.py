@@ -38,6 +38,8 @@ class Rewritten:
     files: set[str] = field(default_factory=set)
     packages: set[str] = field(default_factory=set)
     group: Group = field(default_factory=Group)
+    loggers: bool = False
+    """Whether it names loggers of old modules."""
 
 
 def rewrite_source(text: str, around: Surroundings, file: str = "") -> Rewritten:
@@ -67,7 +69,8 @@ def rewrite_source(text: str, around: Surroundings, file: str = "") -> Rewritten
     new = module.wrapper.module.visit(_Rewriter(plan, names, methods))
     changed = any(one.rewritten or one.for_now for one in findings)
     text = new.code if changed else text
-    return Rewritten(text, findings, names.files, names.packages, group_of(plan))
+    loggers = any(one.is_logger for one in module.texts)
+    return Rewritten(text, findings, names.files, names.packages, group_of(plan), loggers)
 
 
 class _Rewriter(cst.CSTTransformer):

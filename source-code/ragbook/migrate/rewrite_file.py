@@ -81,7 +81,7 @@ def _rewrite_notebook(source: Source, around: Surroundings, name: str) -> Rewrit
         raise ValueError("its cells could not be told apart after rewriting")
     text = notebooks.replaced(source.text, cells, new_sources)
     findings.sort(key=lambda one: (one.cell or 0, one.line, one.old))
-    return Rewritten(text, findings, new.files, new.packages, new.group)
+    return replace(new, text=text, findings=findings)
 
 
 def _in_cell(finding: Finding, joined: notebooks.Joined) -> Finding:

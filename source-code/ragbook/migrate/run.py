@@ -37,7 +37,7 @@ from ragbook.migrate.rewrite import Rewritten
 from ragbook.migrate.rewrite_file import code_of, python_of, rewrite_file, unread
 from ragbook.migrate.survey import Survey, read_project
 from ragbook.migrate.table import Move, names
-from ragbook.migrate.together import kept_everywhere
+from ragbook.migrate.together import kept_everywhere, new_loggers
 from ragbook.migrate.write import check_copies, write_changes
 
 FROM_LANGCHAIN = re.compile(r"\b(?:from|import) +(langchain_\w+)")
@@ -89,7 +89,8 @@ def migrate(
     result.destination = _destination(result.path, to, relevant, layout, read)
     drafts = _drafts(relevant, survey, result, tell)
     users = [source for source, draft in drafts.items() if draft.files] or relevant
-    finals = _finals(drafts, _destination(result.path, to, users, layout, read), survey, result)
+    destination = _destination(result.path, to, users, layout, read)
+    finals = _finals(drafts, destination, survey, result, read)
     _gather(result, finals)
     if to is None:
         _check_one_project(result)
@@ -182,13 +183,18 @@ def _destination(
 
 
 def _finals(
-    drafts: dict[Source, Rewritten], destination: Destination, survey: Survey, result: Migration
+    drafts: dict[Source, Rewritten],
+    destination: Destination,
+    survey: Survey,
+    result: Migration,
+    read: _Files,
 ) -> dict[Source, Rewritten]:
-    """Return the drafts; with another destination, written again so that they import from there."""
-    if destination == result.destination:
-        return drafts
+    """Return the drafts; written again is what goes by the destination, or by all other drafts."""
+    copied = (file.stem for file in read.copies)
+    survey.loggers = new_loggers((d.group for d in drafts.values()), copied, destination.module)
+    moved = destination != result.destination
     result.destination = destination
-    found = [source for source, draft in drafts.items() if draft.findings]
+    found = [s for s, draft in drafts.items() if (draft.findings if moved else draft.loggers)]
     return drafts | {source: _rewritten(source, survey, result) for source in found}
 
 

@@ -47,6 +47,8 @@ class Survey:
     """What stays in every file, each with the reason, as `together.kept_everywhere` says."""
     classic: bool = False
     """Whether what is left is imported from langchain-classic."""
+    loggers: Mapping[str, str] = field(default_factory=dict)
+    """The new names of loggers, as `together.new_loggers` says."""
 
     def around(self, file: Path, prefix: str) -> Surroundings:
         """Return what must be known for rewriting one file."""
@@ -63,6 +65,7 @@ class Survey:
             words_elsewhere={one.word: one.where(file) for one in self._members(file)},
             kept=self.kept,
             classic=self.classic,
+            loggers=self.loggers,
         )
 
     def _words(self, file: Path) -> dict[str, dict[str, str]]:

@@ -116,3 +116,31 @@ def _kept_for_a_test(name: str, groups: Sequence[Group]) -> dict[str, str]:
 
 def _all_of(row: Retired) -> set[str]:
     return {row.name, *row.together}
+
+
+def new_loggers(groups: Iterable[Group], copied: Iterable[str], home: str) -> dict[str, str]:
+    """Say under which name is logged what a module of the old packages logged.
+
+    Args:
+        groups: What the files of the project name of the retired classes.
+        copied: The files of retrievers that are in the project already.
+        home: The module of the copied files.
+
+    Returns:
+        By module, its name of today: the new name. It is empty where a class of it is left, so that
+        not all of it is logged under one name. What the project has nothing of is not in it.
+    """
+    files = list(groups)
+    named = frozenset().union(*(one.named for one in files))
+    left = frozenset().union(*(one.left for one in files))
+    there = set(copied)
+    found: dict[str, str] = {}
+    for row in retired().values():
+        if row.file is None or (row.name not in named and row.file not in there):
+            continue
+        for module in row.modules:
+            is_package = any(one.startswith(f"{module}.") for one in row.modules)
+            new = home if is_package else f"{home}.{row.file}"
+            new = "" if row.name in left else new
+            found[module] = new if found.get(module, new) == new else ""
+    return found

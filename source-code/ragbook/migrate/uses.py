@@ -25,6 +25,7 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
+from ragbook.migrate.loggers import logger_names
 from ragbook.migrate.table import (
     OLD_PACKAGES,
     Entry,
@@ -90,6 +91,7 @@ class Text:
     node: cst.SimpleString
     path: str
     line: int
+    is_logger: bool = False
 
 
 @dataclass
@@ -123,6 +125,11 @@ class Module:
     @cached_property
     def _parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
         return cast("Mapping[cst.CSTNode, cst.CSTNode]", self.wrapper.resolve(ParentNodeProvider))
+
+    @cached_property
+    def logger_names(self) -> set[tuple[int, str]]:
+        """The strings that name a logger, each with its line."""
+        return logger_names(self.wrapper.module.code)
 
     def is_inside(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
         """Tell whether a node is in another one."""
@@ -281,7 +288,9 @@ class _Finder(cst.CSTVisitor):
         if OLD_PATH.fullmatch(value):
             split = split_path(value)
             if split and lookup(*split) is not None:
-                self.found.texts.append(Text(node, value, self.found.line(node)))
+                line = self.found.line(node)
+                is_logger = (line, value) in self.found.logger_names
+                self.found.texts.append(Text(node, value, line, is_logger))
         if value in OLD_METHODS:
             self.found.method_names.append((value, self.found.line(node)))
         if not is_annotation(self.found.parent, node):
