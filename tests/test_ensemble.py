@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from helpers import FailingRetriever, ListRetriever, TraceRecorder, doc, texts
@@ -212,17 +212,53 @@ def test_c19_every_leg_sees_the_caller_s_context_and_none_changes_it(count: int)
         SEEN.reset(token)
 
 
-def test_c19_the_last_leg_does_not_cost_a_thread() -> None:
+def test_c19_legs_that_are_quick_cost_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "PATIENCE", 60)
     notes: list[tuple[int, str]] = []
-    RRFEnsembleRetriever(retrievers=[leg("a"), Marking(notes=notes)]).invoke("q")
-    assert [thread for thread, _ in notes] == [threading.get_ident()]
+    RRFEnsembleRetriever(retrievers=[Marking(notes=notes)] * 3).invoke("q")
+    assert [thread for thread, _ in notes] == [threading.get_ident()] * 3
+
+
+def test_calls_end_without_a_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    none_left = ThreadPoolExecutor(max_workers=1)
+    none_left.shutdown()  # as when Python itself is ending
+    monkeypatch.setattr(documents, "_threads", lambda process: none_left)
+    monkeypatch.setattr(documents, "PATIENCE", 0)
+    waits = [partial(time.sleep, 0.01)] * 3
+    assert documents.side_by_side(waits) == [None] * 3
+    assert documents.side_by_side([lambda: "still alive"] * 2) == ["still alive"] * 2
+
+
+def test_of_calls_side_by_side_all_are_made_and_the_first_failure_is_raised() -> None:
+    made: list[str] = []
+
+    def fails(name: str) -> None:
+        made.append(name)
+        raise ValueError(name)
+
+    calls = [partial(made.append, "a"), partial(fails, "b"), partial(fails, "c")]
+    with pytest.raises(ValueError, match="b"):
+        documents.side_by_side(calls)
+    assert made == ["a", "b", "c"]
+
+
+def test_an_interrupt_ends_calls_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "PATIENCE", 60)
+    made: list[str] = []
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        documents.side_by_side([interrupted, partial(made.append, "b")])
+    assert made == []
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ensembles_of_ensembles_do_not_wait_for_each_other_s_threads(
     monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    few = ContextThreadPoolExecutor(max_workers=threads)
+    few = ThreadPoolExecutor(max_workers=threads)
     monkeypatch.setattr(documents, "_threads", lambda process: few)
 
     def nested(depth: int) -> BaseRetriever:

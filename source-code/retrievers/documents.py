@@ -14,11 +14,16 @@ import operator
 import os
 import re
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from copy import deepcopy
-from functools import lru_cache
+from functools import lru_cache, partial
+from queue import SimpleQueue
+from threading import Thread
 from types import FunctionType
 from typing import Any, Literal, Self, TypeVar
 from uuid import UUID
@@ -33,7 +38,6 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import (
-    ContextThreadPoolExecutor,
     run_in_executor,
     set_config_context,
     var_child_runnable_config,
@@ -46,12 +50,16 @@ OnError = Literal["raise", "skip"]
 Key = Callable[[Document], Hashable]
 Count = TypeVar("Count", int, int | None)
 Filter = dict[str, Any] | Callable[[Document], bool]
+Result = TypeVar("Result")
 _SCALARS = (str, int, float, bool, type(None))
 _NUMBERS = (int, float)
 _REASONING = re.compile(r"<(/?)(?:think|thinking|reasoning)>", re.IGNORECASE)
 
 MAX_THREADS = 32
 """How many threads all retrievers of a process share; they are started when first needed."""
+
+PATIENCE = 0.002
+"""Seconds before calls that their caller has not come to begin in threads: see `side_by_side`."""
 
 POSITION_KEYS = ("start_index", "chunk_index", "position")
 """Metadata keys that say where in its source a chunk begins, tried in this order."""
@@ -595,10 +603,9 @@ def invoke_children(
     run_manager: CallbackManagerForRetrieverRun,
     on_error: OnError = "raise",
 ) -> list[list[Document]]:
-    """Ask several retrievers the same question, side by side in threads.
+    """Ask several retrievers the same question, as `side_by_side` makes calls.
 
-    Each runs as a child of `run_manager`, tagged `retriever_1`, `retriever_2` and so on. The last
-    one runs in the calling thread, and so does any that no other thread has begun by then.
+    Each runs as a child of `run_manager`, tagged `retriever_1`, `retriever_2` and so on.
 
     Args:
         retrievers: The retrievers to ask, at least one.
@@ -619,26 +626,90 @@ def invoke_children(
         except Exception as error:
             return error
 
-    def ask_here(number: int) -> list[Document] | Exception:
-        # In a context of its own, as in a thread, so that nothing set there reaches the caller.
-        return copy_context().run(ask, number)
+    answers = side_by_side([partial(ask, number) for number in range(len(retrievers))])
+    return _without_failures(answers, retrievers, on_error)
 
-    threads, last = _threads(os.getpid()), len(retrievers) - 1
-    others = [threads.submit(ask, number) for number in range(last)]
-    answer = ask_here(last)
-    # A search in memory is over before a thread wakes up; one that waits for a server is not. What
-    # no thread has begun is taken back, so retrievers inside retrievers never wait for a free one.
-    answers = [
-        ask_here(number) if other.cancel() else other.result()
-        for number, other in enumerate(others)
-    ]
-    return _without_failures([*answers, answer], retrievers, on_error)
+
+def side_by_side(calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Make several calls at the same time, and return their results in the order of the calls.
+
+    The calling thread makes one after another; those that it has not come to after `PATIENCE` begin
+    in threads. So what waits for a server or a model is waited for together, and a few searches in
+    memory are over before a thread wakes up: threads would only take turns at Python's lock, which
+    made such searches half as fast (`benchmarks/migrate_speed.py --notes 200`).
+
+    Args:
+        calls: Functions without arguments. Each has a copy of the caller's context, so that nothing
+            that is set there reaches the caller.
+
+    Raises:
+        Exception: What a call raised, the first in the order of `calls`; the others are made first.
+    """
+    made = _Calls(calls)
+    if len(calls) > 1:
+        _starter(os.getpid()).put((time.monotonic() + PATIENCE, made))
+    while made.make_next():
+        pass
+    return [future.result() for future in made.futures]
+
+
+class _Calls:
+    """Calls of which any thread takes the next one that none has taken."""
+
+    def __init__(self, calls: Sequence[Callable[[], Any]]) -> None:
+        self.calls = [(copy_context(), call) for call in calls]
+        self.futures: list[Future[Any]] = [Future() for _ in calls]
+        self.untaken = deque(range(len(calls)))
+
+    def make_next(self) -> bool:
+        """Make the next call; False if none is left to take."""
+        try:
+            number = self.untaken.popleft()  # of several threads, each gets another one
+        except IndexError:
+            return False
+        context, call = self.calls[number]
+        try:
+            self.futures[number].set_result(context.run(call))
+        except BaseException as error:
+            self.futures[number].set_exception(error)
+            if not isinstance(error, Exception):  # an interrupt: nothing else is begun
+                self.untaken.clear()
+                raise
+        return True
+
+    def begin_rest(self) -> None:
+        """Make what nobody has taken in threads; without any, the caller makes it all the same."""
+        with suppress(RuntimeError):  # Python is shutting down
+            for _ in range(len(self.untaken)):
+                _threads(os.getpid()).submit(self.make_next)
 
 
 @lru_cache(maxsize=1)
-def _threads(process: int) -> ContextThreadPoolExecutor:
+def _starter(process: int) -> SimpleQueue[tuple[float, _Calls]]:
+    """Return the queue of a thread that begins calls when it is time; a forked process has its own.
+
+    One sleeping thread for all: a timer for each search would wake up a thread for each.
+    """
+    queue: SimpleQueue[tuple[float, _Calls]] = SimpleQueue()
+
+    def begin_one() -> None:
+        due, calls = queue.get()
+        if calls.untaken:  # in memory, most are over by now
+            time.sleep(max(0.0, due - time.monotonic()))
+            calls.begin_rest()
+
+    def begin_all() -> None:
+        while True:
+            begin_one()
+
+    Thread(target=begin_all, name="retriever_starter", daemon=True).start()
+    return queue
+
+
+@lru_cache(maxsize=1)
+def _threads(process: int) -> ThreadPoolExecutor:
     """Return the threads that this process keeps; a forked one has none of its parent's."""
-    return ContextThreadPoolExecutor(max_workers=MAX_THREADS, thread_name_prefix="retriever")
+    return ThreadPoolExecutor(max_workers=MAX_THREADS, thread_name_prefix="retriever")
 
 
 async def ainvoke_children(

@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Self
 
 from cachetools import LRUCache
@@ -35,6 +36,7 @@ from .documents import (
     document_key,
     merge_by_score,
     merge_copies,
+    side_by_side,
     without_reasoning,
 )
 
@@ -194,7 +196,7 @@ class MultiQueryRetriever(BaseRetriever):
         queries = self.generate_queries(query, {"callbacks": run_manager.get_child("rewriter")})
         logger.info("Searching for %s", queries)
         children = _child_configs(run_manager, queries)
-        answers: list[Any] = self.retriever.batch(queries, children, return_exceptions=True)
+        answers = self._search_all(queries, children)
         return self._merge(queries, answers, top_n)
 
     async def _aget_relevant_documents(
@@ -211,6 +213,18 @@ class MultiQueryRetriever(BaseRetriever):
         children = _child_configs(run_manager, queries)
         answers: list[Any] = await self.retriever.abatch(queries, children, return_exceptions=True)
         return self._merge(queries, answers, top_n)
+
+    def _search_all(self, queries: list[str], children: list[RunnableConfig]) -> list[Any]:
+        if type(self.retriever).batch is not BaseRetriever.batch:  # it embeds them in one call
+            return self.retriever.batch(queries, children, return_exceptions=True)
+
+        def ask(query: str, config: RunnableConfig) -> Any:
+            try:
+                return self.retriever.invoke(query, config)
+            except Exception as error:
+                return error
+
+        return side_by_side([partial(ask, *pair) for pair in zip(queries, children)])
 
     def _model_input(self, question: str) -> Any:
         if not _is_language_model(self.llm):
