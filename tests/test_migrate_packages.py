@@ -13,10 +13,12 @@ import pytest
 from test_migrate_project import NEW, OLD, closing, listing, notebook, put, written
 
 from ragbook.copying import requirement
-from ragbook.migrate.packages import Listed, read_lists, versions
+from ragbook.migrate.notebooks import code_cells, installs
+from ragbook.migrate.packages import Listed, imports_of, read_lists, versions
 from ragbook.migrate.run import migrate
 
 CORE = requirement("langchain-core")
+COMMUNITY = "langchain-community"
 CHAINS = "from langchain.chains import RetrievalQA\n"
 
 
@@ -494,3 +496,54 @@ def test_the_json_says_what_the_text_says(tmp_path: Path) -> None:
     assert document["uv_remove"] == ["langchain"]
     assert document["uv_add"] == [CORE]
     assert document["declared"] == [{"file": "pyproject.toml", "line": 5, "package": "langchain"}]
+
+
+@pytest.mark.parametrize(
+    ("line", "packages"),
+    [
+        ("!pip install langchain", ["langchain"]),
+        ("%pip install -qU 'langchain>=0.2' langchain_community", ["langchain", COMMUNITY]),
+        ("!{sys.executable} -m pip install langchain-classic", ["langchain-classic"]),
+        ("!uv pip install langchain[all]", ["langchain"]),
+        ("!uv add x && pip3 install langchain", ["langchain"]),
+        ("%conda install -c conda-forge langchain -y", ["langchain"]),
+        ("!pip install \\\n    langchain", ["langchain"]),
+        ("%%bash\ncd x; pipenv install langchain", ["langchain"]),
+        ("!poetry add langchain-community  # not langchain", [COMMUNITY]),
+        ("!pip list | grep langchain", []),
+        ("!pip show langchain", []),
+        ("!pip freeze | grep -i langchain", []),
+        ("!pip uninstall -y langchain", []),
+        ("!pip install x; pip show langchain", []),
+        ("!pip install langchain-openai -r langchain.txt", []),
+        ("!echo langchain", []),
+        ("# !pip install langchain", []),
+        ("x = 'pip install langchain'", []),
+    ],
+)
+def test_in_a_notebook_only_what_installs_an_old_package_is_told(
+    line: str, packages: list[str]
+) -> None:
+    (cell,) = code_cells(notebook(line))
+    assert [package for _, package in installs(cell)] == packages
+
+
+@pytest.mark.parametrize(
+    ("code", "needs"),
+    [
+        ('run([sys.executable, "-m", "pip", "show", "langchain"])', False),
+        ('tags = ["langchain"]', False),
+        ('importlib.metadata.version("langchain")', True),
+        ('import_module( "langchain")', True),
+        ('version("langchain")', True),
+        ('patch("langchain.chains.LLMChain")', True),
+    ],
+)
+def test_a_string_needs_a_package_only_where_it_is_imported_or_asked_for(
+    code: str, needs: bool
+) -> None:
+    assert imports_of("langchain", code) == needs
+
+
+def test_the_name_that_a_distribution_has_is_asked_for_too() -> None:
+    assert imports_of("langchain_community", 'version("langchain-community")')

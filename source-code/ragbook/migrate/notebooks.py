@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 MAGIC = re.compile(r"\s*(?:[%!?]|.*\?\s*$|[\w, ]+=\s*[!%])")
 PYTHON_CELLS = {"time", "timeit", "capture", "prun"}
 """Cell magics below which the cell is Python."""
 INSTALL = re.compile(
-    r"^\s*[%!](?:\w+\s+)*?(?:pip3?|uv|conda|mamba|poetry)\b.*?"
-    r"(?<![\w-])(langchain-(?:community|classic)|langchain)(?![\w-])"
+    r"\s*[%!]?(?:[^\s#]+\s+)*?(?:[^\s#]*/)?(?:pip3?|uv|conda|mamba|micromamba|poetry|pipenv)\s"
+    r"(?:[^#]*\s)?(?:install|add)\s"
 )
+OLD_DISTRIBUTION = re.compile(r"(?<![\w.-])langchain(?:[-_.](?:community|classic))?(?![\w.-])")
 SEPARATOR = "# %%rag-cell"
 HIDDEN = "#rag-magic "
 
@@ -137,9 +140,15 @@ def replaced(text: str, cells: Sequence[Cell], sources: Sequence[str]) -> str:
 def installs(cell: Cell) -> Iterator[tuple[int, str]]:
     """Yield the lines of a cell that install an old package, and its name."""
     in_shell = re.match(r"%%(?:bash|sh|script)", cell.source)
-    for number, line in enumerate(cell.source.split("\n"), start=1):
-        if match := INSTALL.match("!" + line if in_shell else line):
-            yield number, match.group(1)
+    number = 1
+    for line in re.split(r"(?<!\\)\n", cell.source):  # one that goes on ends with \\
+        if in_shell or line.lstrip().startswith(("%", "!")):
+            for command in re.split(r"[|&;]+", line.replace("\\\n", " ")):
+                if start := INSTALL.match(command):
+                    packages = command[start.end() :].partition(" #")[0]
+                    for package in OLD_DISTRIBUTION.findall(packages):
+                        yield number, canonicalize_name(package)
+        number += 1 + line.count("\n")
 
 
 def _kept(source: str) -> list[str]:

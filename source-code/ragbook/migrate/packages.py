@@ -35,6 +35,11 @@ INCLUDE = re.compile(
     r"^[ \t]*(?:-r|-c|--requirement|--constraint)(?:[ \t]+|=|(?<=-[rc]))([^\s#]+)", re.MULTILINE
 )
 """A line of a requirements file that names another one."""
+BY_NAME = (
+    *("__import__", "import_module", "importorskip", "find_spec"),
+    *("distribution", "metadata", "requires", "version"),
+)
+"""Functions that need a package installed whose name they are given."""
 CLAUSE = re.compile(
     r"(===?|~=|!=|<=|>=|[<>=^~]|(?<![\w.*-]))\s*v?(\d[\w+!-]*(?:\.[\w+!-]+)*(?:\.\*)?)"
 )
@@ -262,5 +267,7 @@ def imports_of(module: str, text: str) -> bool:
     """Tell whether a source still imports an old package, in a string or a statement."""
     text = without_logger_names(text)
     statement = rf"(?:^|[;:])[ \t]*(?:from|import)[ \t]+(?:[\w., \t]+,[ \t]*)?{module}(?![\w-])"
-    string = rf"""["']{module}(?:\.\w+)*["']"""
-    return bool(re.search(f"{statement}|{string}", text, re.MULTILINE))
+    path = rf"""["']{module}(?:\.\w+)+["']"""
+    # The word alone may be a tag, or what a program asks pip about.
+    alone = rf"""\b(?:{"|".join(BY_NAME)})\([ \t]*["']{module.replace("_", "[-_]")}["']"""
+    return bool(re.search(f"{statement}|{path}|{alone}", text, re.MULTILINE))
