@@ -1,4 +1,4 @@
-"""With `--classic`, what is left is imported from langchain-classic, and goes on running."""
+"""What is left is imported from langchain-classic, so that the project goes on running."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_what_is_only_handed_on_is_imported_from_langchain_community_itself() ->
 
 def test_a_name_from_elsewhere_in_langchain_community_needs_both_packages(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("from langchain.agents import create_sql_agent\n")
-    result = migrate(tmp_path, write=True, force=True, classic=True)
+    result = migrate(tmp_path, write=True, force=True)
     assert (tmp_path / "a.py").read_text() == (
         "from langchain_classic.agents import create_sql_agent\n"
     )
@@ -227,6 +227,37 @@ def test_what_cannot_be_told_or_is_nowhere_stays_and_is_listed(code: str) -> Non
     assert new.text == code
     assert new.findings
     assert not any(one.rewritten or one.for_now for one in new.findings)
+
+
+def test_a_private_name_goes_with_its_module() -> None:
+    code = "from langchain.chains.base import _get_verbosity\n"
+    assert bridged(code) == code.replace("langchain.", "langchain_classic.")
+
+
+def test_of_a_string_that_is_not_seen_to_be_imported_it_is_said_what_to_write() -> None:
+    code = "R = {{'m': 'langchain{}.retrievers.merger_retriever.MergerRetriever'}}\n"
+    (one,) = rewrite_source(code.format(""), Surroundings(classic=True)).findings
+    assert one.why == (
+        "it is named in a string, and where that is imported is not seen: write the new path, or "
+        "langchain_classic.retrievers.merger_retriever.MergerRetriever for now, and run it again"
+    )
+    (again,) = rewrite_source(code.format("_classic"), Surroundings(classic=True)).findings
+    assert again.why.endswith("is not seen: write the new path, and run it again")
+    chain = "x = 'langchain.chains.LLMChain'\n"
+    (one,) = rewrite_source(chain, Surroundings(classic=True)).findings
+    assert one.why.endswith("write langchain_classic.chains.LLMChain for now, and run it again")
+
+
+@pytest.mark.parametrize("package", ["langchain", "langchain_classic"])
+def test_a_finding_names_what_the_file_says(package: str) -> None:
+    code = (
+        f"from {package}.retrievers import TimeWeightedVectorStoreRetriever\n"
+        "def f(store):\n    return TimeWeightedVectorStoreRetriever(vectorstore=store)\n"
+        "def n(r):\n    return len(r.memory_stream)\n"
+    )
+    found = rewrite_source(code, Surroundings(classic=True)).findings
+    assert {one.line for one in found} == {1, 5}
+    assert {one.old for one in found} == {f"{package}.retrievers.TimeWeightedVectorStoreRetriever"}
 
 
 def test_an_import_is_split_between_both() -> None:
@@ -320,9 +351,9 @@ def run(folder: Path, before: str = "") -> subprocess.CompletedProcess[str]:
 def test_a_project_runs_before_and_after_and_not_in_between(tmp_path: Path) -> None:
     old = f"{RUN_OLD}sys.meta_path.insert(0, Old())\n"
     assert run(put(tmp_path), old).returncode == 0
-    migrate(tmp_path, write=True, force=True)
+    migrate(tmp_path, write=True, force=True, classic=False)
     assert "No module named 'langchain'" in run(tmp_path).stderr
-    result = migrate(tmp_path, write=True, force=True, classic=True)
+    result = migrate(tmp_path, write=True, force=True)
     after = run(tmp_path)
     assert after.returncode == 0, after.stderr
     assert result.exit_code == 1
@@ -330,20 +361,22 @@ def test_a_project_runs_before_and_after_and_not_in_between(tmp_path: Path) -> N
     assert "from langchain_classic.chains import LLMChain, RetrievalQA  # both of them\n" in text
     assert "from langchain_classic.memory import (\n    ConversationBufferMemory,  # keeps" in text
     assert "from app.retrievers.ensemble import" in (tmp_path / "app/search.py").read_text()
-    assert migrate(tmp_path, write=True, force=True, classic=True).changes == []
+    assert migrate(tmp_path, write=True, force=True).changes == []
 
 
 def test_both_runs_together_give_what_one_run_gives(tmp_path: Path) -> None:
     one, two = put(tmp_path / "one"), put(tmp_path / "two")
-    migrate(one, write=True, force=True, classic=True)
+    migrate(one, write=True, force=True)
+    migrate(two, write=True, force=True, classic=False)
     migrate(two, write=True, force=True)
-    migrate(two, write=True, force=True, classic=True)
     for name in PROJECT:
         assert (one / name).read_text() == (two / name).read_text()
+    assert migrate(two, write=True, force=True).changes == []
+    assert migrate(two, write=True, force=True, classic=False).changes == []
 
 
 def test_what_is_left_is_listed_as_left_with_where_it_is_for_now(tmp_path: Path) -> None:
-    result = migrate(put(tmp_path), classic=True)
+    result = migrate(put(tmp_path))
     document = as_json(result)
     left = {one["old"]: one["for_now"] for one in document["findings"] if not one["rewritten"]}
     assert left == {
@@ -358,14 +391,48 @@ def test_what_is_left_is_listed_as_left_with_where_it_is_for_now(tmp_path: Path)
     assert document["uv_remove"] == ["langchain-community", "langchain"]
     lines = list(text_lines(result))
     assert "      for now: langchain_classic.chains.LLMChain" in lines
-    assert any(line.startswith("For now, what is left is imported from") for line in lines)
+    there = "langchain-classic is there only for these 3 names, which are left above. "
+    (told,) = [number for number, line in enumerate(lines) if line.startswith(there)]
+    assert "uv add" in "".join(lines[told:])
 
 
-def test_without_the_option_one_sentence_says_what_is_in_the_way(tmp_path: Path) -> None:
-    result = migrate(put(tmp_path), write=True, force=True)
-    told = [line for line in text_lines(result) if "--classic" in line]
-    assert len(told) == 1
-    assert told[0].startswith("langchain 1 has no langchain.chains.LLMChain, langchain.chains.")
+def test_it_is_what_happens_if_nothing_is_said(tmp_path: Path) -> None:
+    put(tmp_path)
+    done = CliRunner().invoke(app, ["migrate", str(tmp_path), "--json"])
+    assert done.output == json.dumps(as_json(migrate(tmp_path, classic=True)), indent=2) + "\n"
+    other = CliRunner().invoke(app, ["migrate", str(tmp_path), "--json", "--no-classic"])
+    assert json.loads(other.output) == as_json(migrate(tmp_path, classic=False))
+    assert json.loads(other.output) != json.loads(done.output)
+
+
+def test_after_a_second_run_it_is_still_said_what_the_package_is_there_for(tmp_path: Path) -> None:
+    migrate(put(tmp_path), write=True, force=True)
+    again = list(text_lines(migrate(tmp_path)))
+    assert any(line.startswith("langchain-classic is there only for these 3") for line in again)
+
+
+def test_one_name_and_two_packages_are_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("from langchain.agents import create_sql_agent\n")
+    said = "langchain-classic and langchain-community are there only for 1 name, which is left"
+    assert any(line.startswith(said) for line in text_lines(migrate(tmp_path)))
+
+
+def test_where_all_is_replaced_nothing_of_it_is_there(tmp_path: Path) -> None:
+    put(tmp_path)
+    (tmp_path / "app/answer.py").write_text("def answer(question): ...\n")
+    result = migrate(tmp_path, write=True, force=True)
+    assert result.exit_code == 0
+    said = " ".join([*text_lines(result), *result.packages])
+    assert "langchain-classic" not in said.replace("_", "-")
+    assert "classic" not in (tmp_path / "app/search.py").read_text()
+
+
+def test_without_it_the_first_lines_say_what_fails_and_what_to_do(tmp_path: Path) -> None:
+    result = migrate(put(tmp_path), write=True, force=True, classic=False)
+    lines = list(text_lines(result))
+    assert lines[0] == "1 file still has imports that fail beside langchain-core 1:"
+    assert lines[1] == "  app/answer.py, line 3: langchain.chains.LLMChain"
+    assert "  Without --no-classic, what langchain-classic has is imported from" in lines[7]
     assert {one.for_now for one in result.findings} == {""}
 
 
@@ -373,14 +440,14 @@ def test_the_package_is_asked_for_until_it_is_listed(tmp_path: Path) -> None:
     put(tmp_path)
     wanted = classic.REQUIREMENTS["langchain_classic"]
     for _ in range(2):
-        result = migrate(tmp_path, write=True, force=True, classic=True)
+        result = migrate(tmp_path, write=True, force=True)
         assert wanted in result.dependencies.add
         assert "langchain-classic" not in result.removable
     with (tmp_path / "pyproject.toml").open("a") as file:
         file.write(
             f'[dependency-groups]\ndev = []\n[project.optional-dependencies]\nx = ["{wanted}"]'
         )
-    again = migrate(tmp_path, write=True, force=True, classic=True)
+    again = migrate(tmp_path, write=True, force=True)
     assert "langchain-classic" not in again.removable
 
 
@@ -398,7 +465,7 @@ def test_a_notebook_keeps_its_outputs(tmp_path: Path) -> None:
     }
     file = tmp_path / "a.ipynb"
     file.write_text(json.dumps(notebook, indent=1))
-    result = migrate(file, write=True, force=True, classic=True)
+    result = migrate(file, write=True, force=True)
     notebook["cells"][1]["source"] = cells[1].replace("langchain.", "langchain_classic.")  # type: ignore[index]
     assert json.loads(file.read_text()) == notebook
     assert [(one.cell, one.for_now) for one in result.left] == [
@@ -408,10 +475,10 @@ def test_a_notebook_keeps_its_outputs(tmp_path: Path) -> None:
 
 def test_the_diff_shows_it_and_git_must_be_able_to_undo_it(tmp_path: Path) -> None:
     put(tmp_path)
-    shown = CliRunner().invoke(app, ["migrate", str(tmp_path), "--classic", "--diff"])
+    shown = CliRunner().invoke(app, ["migrate", str(tmp_path), "--diff"])
     assert "+from langchain_classic.chains import LLMChain, RetrievalQA" in shown.output
     (tmp_path / ".git").mkdir()
-    refused = CliRunner().invoke(app, ["migrate", str(tmp_path), "--classic", "--write"])
+    refused = CliRunner().invoke(app, ["migrate", str(tmp_path), "--write"])
     assert refused.exit_code == 2
     assert (tmp_path / "app/answer.py").read_text() == PROJECT["app/answer.py"]
 
@@ -419,7 +486,7 @@ def test_the_diff_shows_it_and_git_must_be_able_to_undo_it(tmp_path: Path) -> No
 def test_a_file_that_cannot_be_written_is_imported_from_where_it_was(tmp_path: Path) -> None:
     put(tmp_path)
     (tmp_path / "app/answer.py").chmod(0o444)
-    result = migrate(tmp_path, write=True, force=True, classic=True)
+    result = migrate(tmp_path, write=True, force=True)
     assert {one.for_now for one in result.left} == {""}
 
 
@@ -427,7 +494,7 @@ def test_the_command_does_not_import_langchain_classic(tmp_path: Path) -> None:
     put(tmp_path)
     program = (
         "import sys; from pathlib import Path; from ragbook.migrate.run import migrate\n"
-        f"migrate(Path({str(tmp_path)!r}), write=True, force=True, classic=True)\n"
+        f"migrate(Path({str(tmp_path)!r}), write=True, force=True)\n"
         "assert not {'langchain_classic', 'langchain_community'} & set(sys.modules)\n"
     )
     home = str(Path(ragbook.__file__).parents[1])

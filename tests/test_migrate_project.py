@@ -56,7 +56,7 @@ def test_an_attribute_that_another_file_uses_keeps_the_class(tmp_path: Path) -> 
         "def build():\n    return MultiQueryRetriever(retriever=a, llm_chain=b)\n"
     )
     files = {"build.py": code, "use.py": "from build import build\nprint(build().llm_chain)\n"}
-    result = written(tmp_path, files)
+    result = written(tmp_path, files, classic=False)
     assert (tmp_path / "build.py").read_text() == code
     assert ["another file uses .llm_chain" in one.why for one in result.left] == [True]
     # A file that builds the class itself is read as one of its own.
@@ -92,7 +92,7 @@ def test_attributes_stay_where_the_retriever_in_another_file_stays(
         files["fields.py"] += "class Year(AttributeInfo): ...\n"
     else:
         files["ask.py"] = FILTERED.replace(", f)", ", f, chain_kwargs=k)")
-    result = written(tmp_path, files)
+    result = written(tmp_path, files, classic=False)
     assert {name: (tmp_path / name).read_text() for name in files} == files
     assert f"another file keeps {kept}" in " ".join(one.why for one in result.left)
 
@@ -100,7 +100,7 @@ def test_attributes_stay_where_the_retriever_in_another_file_stays(
 def test_attributes_that_stay_for_an_old_function_keep_the_retriever(tmp_path: Path) -> None:
     old = "from langchain.chains.query_constructor.base import load_query_constructor_runnable\n"
     files = {"fields.py": FIELDS, "ask.py": FILTERED, "chain.py": f"{old}from fields import f\n"}
-    result = written(tmp_path, files)
+    result = written(tmp_path, files, classic=False)
     assert {name: (tmp_path / name).read_text() for name in files} == files
     assert {one.file for one in result.left} == set(files)
 
@@ -108,7 +108,7 @@ def test_attributes_that_stay_for_an_old_function_keep_the_retriever(tmp_path: P
 def test_a_file_that_has_retriever_and_attributes_moves_alone(tmp_path: Path) -> None:
     both = FIELDS + FILTERED.replace("from fields import f\n", "")
     files = {"a.py": both, "b.py": both.replace(", f)", ", f, chain_kwargs=k)")}
-    written(tmp_path, files)
+    written(tmp_path, files, classic=False)
     assert "retrievers.query_filter" in (tmp_path / "a.py").read_text()
     assert (tmp_path / "b.py").read_text() == files["b.py"]
 
@@ -308,7 +308,8 @@ def test_nothing_is_run(tmp_path: Path) -> None:
 def test_a_name_that_others_import_from_a_module_is_left_there(tmp_path: Path) -> None:
     code = "from langchain.retrievers import EnsembleRetriever\n"
     use = "from app.base import EnsembleRetriever\ne = EnsembleRetriever(c=1)\n"
-    result = written(tmp_path, {"app/__init__.py": "", "app/base.py": code, "app/use.py": use})
+    files = {"app/__init__.py": "", "app/base.py": code, "app/use.py": use}
+    result = written(tmp_path, files, classic=False)
     assert (tmp_path / "app/base.py").read_text() == code
     assert "other modules import it" in result.left[0].why
 
@@ -376,7 +377,8 @@ def test_only_what_pyproject_lists_is_given_to_uv_remove(tmp_path: Path) -> None
 def test_what_is_still_imported_is_not_removed(tmp_path: Path) -> None:
     rest = "from langchain.chains import RetrievalQA\nimport_module('langchain_community.llms')\n"
     listed = listing("langchain-community", "langchain")
-    result = written(tmp_path, {"a.py": OLD, "b.py": rest, "pyproject.toml": listed})
+    files = {"a.py": OLD, "b.py": rest, "pyproject.toml": listed}
+    result = written(tmp_path, files, classic=False)
     assert result.removable == []
     assert not [line for line in closing(result) if "uv remove" in line]
 
@@ -464,7 +466,8 @@ def test_a_package_that_stays_and_holds_langchain_core_is_said(
 ) -> None:
     rest = "from langchain.chains import RetrievalQA\nimport langchain_community.llms\n"
     files = {"a.py": OLD, "b.py": rest, "pyproject.toml": listing(listed)}
-    said = [line for line in closing(written(tmp_path, files)) if "cannot be installed" in line]
+    result = written(tmp_path, files, classic=False)
+    said = [line for line in closing(result) if "cannot be installed" in line]
     assert len(said) == bool(held)
     assert all(held in line and "do what is left first, or " in line for line in said)
 
@@ -635,7 +638,7 @@ def test_the_command_says_what_happened_and_what_to_do(tmp_path: Path) -> None:
     put(tmp_path, {"a.py": OLD, "b.py": "from langchain.chains import RetrievalQA\n"})
     done = rag(str(tmp_path))
     assert done.exit_code == 1
-    *lines, why, _ = done.output.splitlines()[:-7]
+    *lines, why, for_now, _ = done.output.splitlines()[:-12]
     assert lines == [
         "Can be rewritten:",
         "  a.py",
@@ -656,9 +659,11 @@ def test_the_command_says_what_happened_and_what_to_do(tmp_path: Path) -> None:
         "    line 1: langchain.chains.RetrievalQA",
     ]
     assert why.startswith("      why: write ")
-    assert "Found 2 places; --write would rewrite 1 file and leave 1 place for you." in done.output
+    assert for_now == "      for now: langchain_classic.chains.RetrievalQA"
+    assert "Found 2 old names, each counted once a file." in done.output
+    assert "--write would replace 1, leave 1 for you, and rewrite 2 files." in done.output
     done = rag(str(tmp_path), "--write", "--force")
-    assert "Found 2 places; 1 file rewritten; 1 place left for you." in done.output
+    assert "Replaced 1, left 1 for you; 2 files rewritten." in done.output
     put(tmp_path, {"a.py": OLD})
     assert (tmp_path / "a.py").read_text() == OLD
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ragbook.console import Json, busy, err, out, path_option, print_json, print_line
+from ragbook.migrate import CLASSIC
 from ragbook.terminal import harmless
 
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -33,10 +34,10 @@ def migrate(
     classic: Annotated[
         bool,
         typer.Option(
-            "--classic",
-            help="Import what is left from langchain-classic, which runs beside langchain-core 1.",
+            "--classic/--no-classic",
+            help="Import what is left from langchain-classic, so that the project runs.",
         ),
-    ] = False,
+    ] = CLASSIC,
     as_json: Json = False,
 ) -> None:
     """Find imports that LangChain retired, say what replaces them, and rewrite what is safe.

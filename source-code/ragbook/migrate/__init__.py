@@ -19,11 +19,11 @@ A map of the package. `ragbook/migrate_cli.py` is the command; it calls `run.mig
        (its attributes, pickles) and `searches` (keywords that it is searched with);
      - of other files: `together` (classes that move together or not at all);
    - `naming`: choose names and imports; `methods`: rename `get_relevant_documents`;
-   - `listing`: make a `findings.Finding` of each place; `classic`: with `--classic`, import from
-     langchain-classic what is left.
+   - `listing`: make a `findings.Finding` of each place; `classic`: import what is
+     left from langchain-classic; `branches`: see that no two branches import the same.
    What one file keeps can keep more in another, so files are drafted again until nothing is added.
-5. Sum up in a `result.Migration`: `packages` reads which distributions the project lists,
-   `dependencies` says what to install and what to take out.
+5. Sum up in a `result.Migration`: `failing` finds what still cannot be imported, `packages` reads
+   which distributions the project lists, `dependencies` says what to install and what to take out.
 6. With `--write`: `write`, after `git` was asked whether it could undo it.
 
 What is known of LangChain is in tables: `table` reads retired.toml (classes that are replaced),
@@ -34,3 +34,6 @@ a package such as langchain-openai), makers.toml (how such a maker's class diffe
 Two modules are no part of the command: `page` makes the tables of book/migration.md, and
 `same_answers` is a script that readers copy.
 """
+
+CLASSIC = True
+"""Whether what is left is imported from langchain-classic where nobody says otherwise."""

@@ -60,6 +60,8 @@ def new_path(old: str) -> str:
     rest = old.removeprefix(module).split(".")[1:]
     if not rest:
         return "" if is_still_there(module) else _new_module(module)
+    if rest[0].startswith("_"):  # it is in no list, and where the rest of its module is
+        return ".".join([_new_module(module), *rest]) if not is_still_there(module) else ""
     kind = _table()[canonical(module)].get(rest[0])
     if kind is None or lookup(module, rest[0]) is None:
         return ""

@@ -25,10 +25,7 @@ FIRST_BESIDE_CORE_1 = {
 Source: what the releases on PyPI require, as `uv pip compile --resolution lowest-direct` reads it
 for the package and `langchain-core>=1`; of langchain and langchain-anthropic, from their 0.1 on.
 """
-WAY_OUT = {
-    "langchain": "move what imports it to langchain-classic and take langchain out",
-    "langchain-community": "allow langchain-community 0.4",
-}
+WAY_OUT = {"langchain": "allow langchain 1", "langchain-community": "allow langchain-community 0.4"}
 
 OF_THE_PROJECT = "the project's dependencies"
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import libcst as cst
 
+from ragbook.migrate.branches import Branching
+from ragbook.migrate.classic import new_path
 from ragbook.migrate.findings import Finding, by_hand, describe
 from ragbook.migrate.methods import MethodPlan
 from ragbook.migrate.naming import Names
@@ -72,7 +75,8 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
         paths = {u.line: u.path for u in module.uses if u.entry is row}
         for line, why in reasons:
             if row is not None and (line, name) not in told:
-                add(line, paths.get(line, f"{row.modules[0]}.{name}"), "use", row, False, why)
+                path = paths.get(line, next(iter(paths.values())))
+                add(line, path, "use", row, False, why)
     for arg in [*plan.ignored, *(arg for call in plan.calls.values() for arg in call.idle)]:
         code = f"{dotted(arg.keyword)}={module.wrapper.module.code_for_node(arg.value)}"
         did_nothing = "taken out: it did nothing"
@@ -86,12 +90,25 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
         if new := names.strings.get(text.node):
             found.append(Finding(file, text.line, text.path, kind, True, here=new.strip("\"'")))
         else:
-            why = LOGGER if text.is_logger else "it is named in a string"
+            why = LOGGER if text.is_logger else _why_a_string(text.path, entry)
             add(text.line, text.path, kind, entry or Elsewhere(), False, why)
     for line, name, new, why in methods.found:
         what = "gone from langchain-core since 1.0.0"
         found.append(Finding(file, line, name, "method", not why, what, "1.0.0", new, (), why))
-    return sorted(found, key=lambda one: (one.line, one.old, one.kind))
+    return sorted(found, key=by_line)
+
+
+def by_line(one: Finding) -> tuple[int, str, str]:
+    """Return by what the findings of a file are in order."""
+    return one.line, one.old, one.kind
+
+
+def list_branches(plan: Plan, alike: Sequence[Branching], file: str) -> Iterator[Finding]:
+    """Say of what has two branches that import the same after the rewrite why both are left."""
+    for node in alike:
+        inside = [i for i in plan.module.imports if plan.module.is_inside(i.statement, node)]
+        why = "its branches import the same now, and do something else, too: keep one of them"
+        yield Finding(file, plan.module.line(node), inside[0].path, "import", False, why=why)
 
 
 def _why(plan: Plan, entry: Any) -> str:
@@ -100,6 +117,14 @@ def _why(plan: Plan, entry: Any) -> str:
     if isinstance(entry, Move) and (reasons := plan.moves_left.get(entry)):
         return f"line {reasons[0][0]}: {reasons[0][1]}"
     return by_hand(entry)
+
+
+def _why_a_string(path: str, entry: Any) -> str:
+    ways = [] if entry is None or isinstance(entry, Elsewhere) else ["the new path"]
+    if for_now := new_path(path):
+        ways.append(f"{for_now} for now")
+    write = f": write {', or '.join(ways)}, and run it again" if ways else ""
+    return f"it is named in a string, and where that is imported is not seen{write}"
 
 
 def _stays(module: str, local: str) -> bool:

@@ -8,13 +8,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ragbook.migrate.classic import new_path
+from ragbook.migrate.classic import REQUIREMENTS, new_path, packages_for
 from ragbook.migrate.findings import Finding
 from ragbook.migrate.result import Migration
-from ragbook.migrate.table import retired
+from ragbook.migrate.table import canonical, retired
 from ragbook.terminal import harmless
 
 SCHEMA_VERSION = 1
+FAILING = ("file", "cell", "line", "old", "why")
+SHOWN = 10
+"""How many imports that fail are shown: of more, the reason is always the same."""
 NOT_READ = "Stubs, YAML, templates and docs are not read."
 
 
@@ -36,6 +39,10 @@ def as_json(result: Migration) -> dict[str, Any]:
             for one in result.dependencies.declared
         ],
         "left": len(result.left),
+        "failing": [
+            {key: value for key, value in _finding(one).items() if key in FAILING}
+            for one in result.failing
+        ],
         "exit_code": result.exit_code,
     }
 
@@ -72,7 +79,8 @@ def diff_lines(result: Migration) -> Iterator[str]:
 
 
 def text_lines(result: Migration) -> Iterator[str]:
-    """Yield what a person reads, line by line: what is left to do comes last, where one looks."""
+    """Yield what a person reads, line by line: first what will not run, last what is left to do."""
+    yield from _failing(result)
     yield from _by_file(
         [one for one in result.findings if one.rewritten],
         "Rewritten:" if result.written else "Can be rewritten:",
@@ -94,33 +102,84 @@ def text_lines(result: Migration) -> Iterator[str]:
 
 
 def _by_file(
-    findings: Sequence[Finding], title: str, told: Callable[[Finding], Iterator[str]]
+    findings: Sequence[Finding], title: str, told: Callable[[Sequence[Finding]], Iterator[str]]
 ) -> Iterator[str]:
     if findings:
         yield title
-        for file, group in groupby(findings, key=lambda one: one.file):
+        for file, group in groupby(_names(findings), key=lambda places: places[0].file):
             yield f"  {file}"
-            for one in group:
-                yield from told(one)
+            for places in group:
+                yield from told(places)
         yield ""
 
 
-def _place(one: Finding) -> str:
-    cell = f"cell {one.cell}, " if one.cell is not None else ""
-    return f"    {cell}line {one.line}: {one.old or 'the file'}"
+def _names(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Return the findings by file and name, as one name in a file is one thing to see to."""
+    found: dict[tuple[str, str, str], list[Finding]] = {}
+    for one in findings:
+        found.setdefault((one.file, canonical(one.old), one.here), []).append(one)
+    return list(found.values())
 
 
-def _told_of_rewritten(one: Finding) -> Iterator[str]:
-    yield f"{_place(one)} -> {one.here}"
+def _place(places: Sequence[Finding]) -> str:
+    by_cell = groupby(places, key=lambda one: one.cell)
+    where = ", ".join(_lines(cell, [one.line for one in group]) for cell, group in by_cell)
+    names = dict.fromkeys(one.old or "the file" for one in places)
+    return f"    {where}: {' and '.join(names)}"
 
 
-def _told_of_left(one: Finding) -> Iterator[str]:
-    yield _place(one)
+def _lines(cell: int | None, numbers: Iterable[int]) -> str:
+    shown = [str(number) for number in dict.fromkeys(numbers)]
+    *others, last = shown
+    lines = f"lines {', '.join(others)} and {last}" if others else f"line {last}"
+    return lines if cell is None else f"cell {cell}, {lines}"
+
+
+def _told_of_rewritten(places: Sequence[Finding]) -> Iterator[str]:
+    yield f"{_place(places)} -> {places[0].here}"
+
+
+def _told_of_left(places: Sequence[Finding]) -> Iterator[str]:
+    yield _place(places)
+    one = places[0]
     if one.here and one.here != "nothing":
         yield f"      here: {one.here}"
-    yield f"      why: {one.why}"
-    if one.for_now:
-        yield f"      for now: {one.for_now}"
+    for why in _reasons(places):
+        yield f"      why: {why}"
+    if for_now := next((one.for_now for one in places if one.for_now), ""):
+        yield f"      for now: {for_now}"
+
+
+def _reasons(places: Sequence[Finding]) -> list[str]:
+    """Return the reasons of one name, each once; that of a use says its line, as imports do."""
+    if len({one.why for one in places}) == 1:
+        return [places[0].why]
+    of_imports = {one.why for one in places if one.kind != "use"}
+    told = []
+    for one in places:
+        cell = f" of cell {one.cell}" if one.cell is not None else ""
+        said = one.why in of_imports or one.why.startswith("line ")
+        told.append(one.why if said else f"line {one.line}{cell}: {one.why}")
+    return list(dict.fromkeys(told))
+
+
+def _failing(result: Migration) -> Iterator[str]:
+    """Say which files cannot be imported even now."""
+    if not (found := _names(result.failing)):
+        return
+    files = _count(len({one[0].file for one in found}), "file")
+    have = "has" if files.startswith("1 ") else "have"
+    after = f"{files} still {have}" if result.written else f"Even after --write, {files} {have}"
+    yield f"{after} imports that fail beside langchain-core 1:"
+    for places in found[:SHOWN]:
+        one = places[0]
+        yield f"  {one.file}, {_place(places).strip()}"
+        yield f"    why: {one.why}"
+    if len(found) > SHOWN:
+        yield f"  and {len(found) - SHOWN} more"
+    if not result.classic and any(new_path(one.old) for one in result.failing):
+        yield "  Without --no-classic, what langchain-classic has is imported from there, and runs."
+    yield ""
 
 
 def _said_once(title: str, lines: Iterable[str]) -> Iterator[str]:
@@ -152,14 +211,16 @@ def _closing(result: Migration) -> Iterator[str]:
         yield f"Nothing retired in {_count(result.scanned, 'file')}."
         yield from result.dependencies.lines()
         return
-    places, left = _count(found, "place"), _count(len(result.left), "place")
+    done = len(_names(one for one in result.findings if one.rewritten))
+    left = len(_names(result.left))
     files = _count(len(result.changes), "file")
+    yield f"Found {_count(done + left, 'old name')}, each counted once a file. {NOT_READ}"
     if result.written:
-        yield f"Found {places}; {files} rewritten; {left} left for you. {NOT_READ}"
+        yield f"Replaced {done}, left {left} for you; {files} rewritten."
         if result.files and result.destination:
             yield f"Copied to {_shown(result.destination.folder)}: {' '.join(result.files)}"
     else:
-        yield f"Found {places}; --write would rewrite {files} and leave {left} for you. {NOT_READ}"
+        yield f"--write would replace {done}, leave {left} for you, and rewrite {files}."
         if result.files and result.destination:
             folder = _shown(result.destination.folder)
             yield f"It would copy to {folder}: {' '.join(result.files)}"
@@ -175,23 +236,23 @@ def _closing(result: Migration) -> Iterator[str]:
 
 
 def _bridge(result: Migration) -> Iterator[str]:
-    """Say where what is left is imported from for now, or that `--classic` keeps it running."""
-    if moved := {one.for_now.partition(".")[0] for one in result.left if one.for_now}:
-        packages = " and ".join(sorted(one.replace("_", "-") for one in moved))
-        yield ""
-        yield (
-            f"For now, what is left is imported from {packages}, beside langchain-core 1. Nobody "
-            "develops that any more: it is a bridge, not a home."
-        )
-    left = [one for one in result.left if one.kind != "logger"]
-    gone = sorted({one.old for one in left if new_path(one.old)})
-    if gone and not result.classic:
-        names = ", ".join(gone[:3]) + (" …" if len(gone) > 3 else "")
-        yield ""
-        yield (
-            f"langchain 1 has no {names}, and langchain 0.3 needs langchain-core below 1. With "
-            "--classic, what is left is imported from langchain-classic, and goes on running."
-        )
+    """Say what the old packages are still there for, so that one sees when they can go."""
+    there = [
+        names
+        for names in _names(one for one in result.left if one.kind in ("import", "use", "string"))
+        if any((one.for_now or one.old).partition(".")[0] in REQUIREMENTS for one in names)
+    ]
+    needed = {one for places in there for finding in places for one in packages_for(finding)}
+    if not (packages := sorted(one.partition(">")[0] for one in needed)):
+        return
+    one = len(packages) == 1
+    be, goes, them = ("is", "it goes", "it") if one else ("are", "they go", "them")
+    names = f"these {len(there)} names, which are" if len(there) > 1 else "1 name, which is"
+    yield ""
+    yield (
+        f"{' and '.join(packages)} {be} there only for {names} left above. When nothing of that "
+        f"is left, run it again, and {goes}. Nobody develops {them} any more: a bridge, no home."
+    )
 
 
 def _beyond(result: Migration) -> Iterator[str]:

@@ -40,6 +40,8 @@ class Migration:
     """Files that could not be read, and may need an old package."""
     ask_again: bool = False
     """Whether something could go if the rest of the project, which was not read, does without."""
+    failing: list[Finding] = field(default_factory=list)
+    """Imports that fail beside langchain-core 1 as the files are after it, each with the reason."""
     classic: bool = False
     """Whether what is left is imported from langchain-classic."""
     scanned: int = 0

@@ -9,11 +9,12 @@ from typing import Any
 
 import libcst as cst
 
+from ragbook.migrate.branches import Branching, in_common, merged
 from ragbook.migrate.calls import with_arguments
 from ragbook.migrate.classic import build_bridge, with_bridge
 from ragbook.migrate.decide import make_plan
 from ragbook.migrate.findings import Finding
-from ragbook.migrate.listing import list_findings
+from ragbook.migrate.listing import by_line, list_branches, list_findings
 from ragbook.migrate.members import known_objects
 from ragbook.migrate.methods import MethodPlan, plan_methods, rewritten_method
 from ragbook.migrate.naming import Names, NewImport, choose_names
@@ -25,6 +26,9 @@ from ragbook.migrate.uses import Statement, is_annotation, read_module
 
 WIDTH = 88
 """Longer import lines are broken, one name a line."""
+
+DIRECTIVE = re.compile(r"#\s*(?:isort|mypy|nosec|noqa|pragma|pylint|pyright|ruff|type)\b")
+"""Comments that say something to a tool of the line that they stand in."""
 
 Body = Sequence[cst.BaseStatement]
 
@@ -66,7 +70,9 @@ def rewrite_source(text: str, around: Surroundings, file: str = "") -> Rewritten
     findings = list_findings(plan, names, methods, file)
     if around.classic:
         findings = with_bridge(findings, build_bridge(plan, names))
-    new = module.wrapper.module.visit(_Rewriter(plan, names, methods))
+    rewriter = _Rewriter(plan, names, methods)
+    new = module.wrapper.module.visit(rewriter)
+    findings = sorted([*findings, *list_branches(plan, rewriter.alike, file)], key=by_line)
     changed = any(one.rewritten or one.for_now for one in findings)
     text = new.code if changed else text
     loggers = any(one.is_logger for one in module.texts)
@@ -81,6 +87,8 @@ class _Rewriter(cst.CSTTransformer):
         self.empty: set[cst.CSTNode] = set()
         self.touched = False
         """Whether a call was rewritten since the last statement."""
+        self.alike: list[Branching] = []
+        """Statements whose branches import the same now, and do something else, too."""
 
     def visit_Call(self, node: cst.Call) -> bool:
         return node not in self.plan.calls
@@ -214,6 +222,31 @@ class _Rewriter(cst.CSTTransformer):
             return updated_node
         kept, carried = self._without_marks(updated_node.body)
         return updated_node.with_changes(body=kept, footer=[*carried, *updated_node.footer])
+
+    def leave_Try(self, original_node: cst.Try, updated_node: cst.Try) -> Any:
+        return self._merged(original_node, updated_node)
+
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> Any:
+        around = self.plan.module.parent(original_node)
+        if isinstance(around, cst.If) and around.orelse is original_node:
+            return updated_node  # an elif goes with its if
+        return self._merged(original_node, updated_node)
+
+    def _merged(self, old: Branching, new: Branching) -> Any:
+        """Return one branch in place of a statement whose branches import the same now."""
+        if not in_common(new):
+            return new
+        if not any(self.plan.module.is_inside(one, old) for one in self.names.imports):
+            return new  # nothing is rewritten in it
+        statements = merged(new)
+        lost = _lost_comments(new, [*new.leading_lines, *(statements or ())])
+        said = [line for line in lost if line.comment and not DIRECTIVE.match(line.comment.value)]
+        if statements is None or any(SEPARATOR in line.comment.value for line in said):
+            self.alike.append(old)
+            return new
+        first, *rest = statements
+        lines = [*new.leading_lines, *said, *getattr(first, "leading_lines", ())]
+        return cst.FlattenSentinel([first.with_changes(leading_lines=lines), *rest])
 
     def _small_statements(
         self, originals: Sequence[cst.BaseSmallStatement], updated: Sequence[cst.BaseSmallStatement]
@@ -356,9 +389,7 @@ class _Comments(cst.CSTVisitor):
         self.found.append(node)
 
 
-def _lost_comments(
-    old: cst.BaseSmallStatement, news: Sequence[cst.BaseSmallStatement]
-) -> list[cst.EmptyLine]:
+def _lost_comments(old: cst.CSTNode, news: Sequence[cst.CSTNode]) -> list[cst.EmptyLine]:
     before, after = _Comments(), _Comments()
     old.visit(before)
     for new in news:

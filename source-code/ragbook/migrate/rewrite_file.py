@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 import libcst as cst
 
 from ragbook.migrate import notebooks
+from ragbook.migrate.failing import failing_imports
 from ragbook.migrate.files import MENTIONS, Source
 from ragbook.migrate.findings import Finding
 from ragbook.migrate.plan import Surroundings
@@ -37,6 +39,20 @@ def code_of(source: Source, text: str) -> str | None:
 def unread(file: str, line: int, why: str, cell: int | None = None) -> Finding:
     """Say of a file, or of a cell, why nothing can be done in it."""
     return Finding(file, line, "", "file", False, why=why, cell=cell)
+
+
+def failing(source: Source, text: str, name: str) -> Iterator[Finding]:
+    """Yield the imports of a file that fail beside langchain-core 1, if it has this text."""
+    if source.path.suffix == ".py":
+        for line, path, why in failing_imports(text):
+            yield Finding(name, line, path, "import", False, why=why)
+        return
+    try:
+        joined = notebooks.join(notebooks.code_cells(text))
+    except (ValueError, RecursionError):
+        return
+    for line, path, why in failing_imports(joined.text):
+        yield _in_cell(Finding(name, line, path, "import", False, why=why), joined)
 
 
 def rewrite_file(source: Source, around: Surroundings, name: str) -> Rewritten:

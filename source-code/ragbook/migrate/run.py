@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ragbook.copying import requirement
+from ragbook.migrate import CLASSIC
 from ragbook.migrate.classic import packages_for
 from ragbook.migrate.files import (
     MENTIONS,
@@ -34,7 +35,7 @@ from ragbook.migrate.project import (
 )
 from ragbook.migrate.result import Change, Migration
 from ragbook.migrate.rewrite import Rewritten
-from ragbook.migrate.rewrite_file import code_of, python_of, rewrite_file, unread
+from ragbook.migrate.rewrite_file import code_of, failing, python_of, rewrite_file, unread
 from ragbook.migrate.survey import Survey, read_project
 from ragbook.migrate.table import Move, names
 from ragbook.migrate.together import kept_everywhere, new_loggers
@@ -58,7 +59,7 @@ def migrate(
     write: bool = False,
     to: Path | None = None,
     force: bool = False,
-    classic: bool = False,
+    classic: bool = CLASSIC,
     tell: Tell = lambda _: None,
 ) -> Migration:
     """Find what is retired in a project, and with `write` rewrite what is safe.
@@ -71,7 +72,7 @@ def migrate(
         to: The folder for the copied retrievers; default: `retrievers` in the package that uses
             them, or beside the scripts.
         force: Write even where git could not undo it.
-        classic: Import what is left from langchain-classic.
+        classic: Import what is left from langchain-classic, so that the project runs.
         tell: Told how far it is.
 
     Raises:
@@ -204,6 +205,7 @@ def _gather(result: Migration, finals: dict[Source, Rewritten]) -> None:
     files: set[str] = set()
     for source, new in finals.items():
         result.findings += new.findings
+        result.failing += failing(source, new.text, result.name(source.path))
         if new.text != source.text:
             result.changes.append(Change(source, new.text))
             files |= new.files
