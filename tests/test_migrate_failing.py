@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +26,10 @@ FAIL = {
     "def f():\n    from langchain.chains import LLMChain\n": "langchain.chains.LLMChain",
     "if x:\n    from langchain.chains import LLMChain\n": "langchain.chains.LLMChain",
     "from langchain_core.pydantic_v1 import BaseModel\n": "langchain_core.pydantic_v1.BaseModel",
+    "from langchain_community.vectorstores import Milvus\n": (
+        "langchain_community.vectorstores.Milvus"
+    ),
+    "from langchain_classic.cache import AstraDBCache\n": "langchain_classic.cache.AstraDBCache",
     "try:\n    import langchain.chains\nexcept ImportError:\n    import langchain.memory\n": (
         "langchain.memory"
     ),
@@ -54,6 +59,21 @@ def test_an_import_of_what_langchain_1_has_no_longer_fails(code: str) -> None:
 @pytest.mark.parametrize("code", PASS)
 def test_other_imports_do_not(code: str) -> None:
     assert list(failing_imports(code)) == []
+
+
+@pytest.mark.parametrize("code", [code for code in FAIL if "langchain_" in code])
+def test_what_is_said_to_fail_fails_here(code: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(ImportError):
+            exec(code, {})
+
+
+def test_of_what_its_maker_has_the_new_place_is_told() -> None:
+    (found,) = failing_imports("from langchain.vectorstores import Milvus\n")
+    assert found[2] == (
+        "langchain-community 0.4 no longer has it; its maker has langchain_milvus.Milvus"
+    )
 
 
 @pytest.mark.parametrize("code", [code for code in PASS if code.startswith("from langchain_c")])

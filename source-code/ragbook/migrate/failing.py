@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from ragbook.migrate.classic import new_path
-from ragbook.migrate.table import is_still_there, lookup
+from ragbook.migrate.table import canonical, is_still_there, lookup, read_toml
 
 CAUGHT = {"BaseException", "Exception", "ImportError", "ModuleNotFoundError"}
 NOWHERE = "neither langchain 1 nor langchain-classic has it"
@@ -57,11 +58,22 @@ def _paths(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
         yield from (stars.get(a.name, f"{node.module}.{a.name}") for a in node.names)
 
 
+@cache
+def _gone() -> dict[str, str]:
+    """Names that langchain-community 0.4 has no longer, each with that of its maker."""
+    rows = read_toml("earlier.toml")["makers"].items()
+    return {
+        f"{m}.{old.rpartition('.')[2]}": row["new"] for old, row in rows for m in row["modules"]
+    }
+
+
 def _why(path: str) -> str:
     """Say why importing a name fails; empty if it does not."""
     module, _, name = path.rpartition(".")
     if "langchain_core.pydantic_v1" in (module, path):
         return "langchain-core 1 does not have it"
+    if maker := _gone().get(canonical(path)):
+        return f"langchain-community 0.4 no longer has it; its maker has {maker}"
     if path.partition(".")[0] != "langchain" or is_still_there(path):
         return ""
     if is_still_there(module) and lookup(module, name) is None:
