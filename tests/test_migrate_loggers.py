@@ -92,7 +92,9 @@ def test_the_name_of_a_logger_is_no_import(code: str) -> None:
 
 def test_a_logger_needs_no_package(tmp_path: Path) -> None:
     code = f'logging.getLogger("{QUERIES}")\n'
-    result = migrate(put(tmp_path, {"log.py": code, "requirements.txt": "langchain\n"}))
+    result = migrate(
+        put(tmp_path, {"log.py": code, "requirements.txt": "langchain\n"}), classic=True
+    )
     assert [one.for_now for one in result.left] == ["langchain_classic.retrievers.multi_query"]
     assert result.removable == ["langchain"]
     assert result.packages == []

@@ -15,11 +15,17 @@ from test_migrate_project import NEW, OLD, closing, listing, notebook, put, writ
 from ragbook.copying import requirement
 from ragbook.migrate.notebooks import code_cells, installs
 from ragbook.migrate.packages import Listed, imports_of, read_lists, versions
-from ragbook.migrate.run import migrate
+from ragbook.migrate.run import Migration, migrate
 
 CORE = requirement("langchain-core")
 COMMUNITY = "langchain-community"
 CHAINS = "from langchain.chains import RetrievalQA\n"
+
+
+def to_install(result: Migration) -> list[str]:
+    """Return what the report says below the copied files."""
+    said = closing(result)
+    return said[next(n for n, line in enumerate(said) if line.startswith("Copied to")) + 1 :]
 
 
 def listed(tmp_path: Path, name: str, content: str | bytes) -> list[tuple[int, str, str]]:
@@ -154,6 +160,10 @@ version = "^0.3"
         ("requirements-dev.in", "--pre\ngit+https://example.org/langchain.git\nlangchain == 0.2"),
         ("setup.cfg", "[options]\ndescription = langchain helper\ninstall_requires = langchain"),
         ("setup.cfg", "[options]\ninstall_requires =\n    langchain>=0.2,<1\n"),
+        ("setup.cfg", "[options.extras_require]\nx =\n    langchain\n[metadata]\nname = langchain"),
+        ("setup.cfg", "[options]\n[options.extras_require]\nrag = langchain"),
+        ("Pipfile", "[packages]\nx = '*'\nlangchain = {version = '<1', extras = ['all']}\n"),
+        ("Pipfile", "[requires]\n[dev-packages]\nlangchain = '*'\n"),
         ("setup.py", "setup(\n    description='about langchain',\n    x=['langchain<1'],"),
         ("environment.yml", "dependencies:\n  - python=3.11\n  - conda-forge::langchain=0.2"),
         ("environment.yaml", "dependencies:\n  - pip:\n      - 'langchain<1'"),
@@ -216,8 +226,7 @@ def test_the_lists_that_a_list_names_are_read_once(tmp_path: Path) -> None:
     lists = read_lists(put(tmp_path / "p", files))
     assert lists.files == ["requirements.txt", "deps/base.txt", "pins.txt"]
     assert [one.package for one in lists.packages] == ["langchain", "langchain-core"]
-    said = closing(written(tmp_path / "p", {"a.py": OLD}))
-    assert said[2:] == [
+    assert to_install(written(tmp_path / "p", {"a.py": OLD})) == [
         "",
         "Take out of deps/base.txt:",
         "    langchain<0.3",
@@ -314,7 +323,7 @@ def test_the_lines_of_a_folder_of_requirements_are_said(tmp_path: Path) -> None:
         "requirements/dev.txt": "-r prod.txt\npytest\n",
         "requirements/prod.txt": "langchain==0.2\n",
     }
-    assert closing(written(tmp_path, files))[2:] == [
+    assert to_install(written(tmp_path, files)) == [
         "",
         "Take out of requirements/prod.txt:",
         "    langchain==0.2",
@@ -421,9 +430,14 @@ def test_in_every_kind_of_list_it_is_seen_what_is_there(
     assert len(closing(migrate(tmp_path))) == 1
 
 
-def test_of_a_project_without_lists_nothing_is_said_again(tmp_path: Path) -> None:
+def test_of_a_project_without_lists_it_is_said_again_what_the_code_needs(tmp_path: Path) -> None:
     written(tmp_path, {"a.py": OLD})
-    assert closing(migrate(tmp_path)) == ["Nothing retired in 4 files."]
+    assert closing(migrate(tmp_path)) == [
+        "Nothing retired in 4 files.",
+        "",
+        "Put into the project's dependencies:",
+        f"    {CORE}",
+    ]
 
 
 # What is in the way
@@ -472,10 +486,11 @@ def test_a_pin_that_the_new_requirement_replaces_is_not_in_the_way(tmp_path: Pat
     ("name", "text", "line"),
     [
         ("pyproject.toml", listing() + '[dependency-groups]\nx = ["langchain-core<0.3"]\n', 7),
-        ("pyproject.toml", '[tool.poetry.dependencies]\nlangchain-core = "^0.2"\n', 2),
-        ("environment.yml", "dependencies:\n  - langchain-core=0.2\n", 2),
-        ("setup.py", "setup(\n  install_requires=['langchain-core~=0.2'])\n", 2),
+        ("requirements/dev.txt", "langchain-core\n", 0),
         # Taken out by the lines that are printed.
+        ("pyproject.toml", '[tool.poetry.dependencies]\nlangchain-core = "^0.2"\n', 0),
+        ("environment.yml", "dependencies:\n  - langchain-core=0.2\n", 0),
+        ("setup.py", "setup(\n  install_requires=['langchain-core~=0.2'])\n", 0),
         ("pyproject.toml", listing("langchain-core<0.3"), 0),
         ("requirements.txt", "langchain-core<0.3\n", 0),
     ],
@@ -547,3 +562,126 @@ def test_a_string_needs_a_package_only_where_it_is_imported_or_asked_for(
 
 def test_the_name_that_a_distribution_has_is_asked_for_too() -> None:
     assert imports_of("langchain_community", 'version("langchain-community")')
+
+
+# Commands of a project's tool
+
+
+def commands(said: list[str]) -> list[str]:
+    tools = ("cd ", "uv ", "poetry ", "pipenv ")
+    return [line.strip() for line in said if line.strip().startswith(tools)]
+
+
+POETRY = """\
+[tool.poetry]
+name = "p"
+[tool.poetry.dependencies]
+python = "^3.9"
+langchain = "^0.2"
+langchain_core = "^0.2"
+[tool.poetry.group.dev.dependencies]
+langchain = "*"
+[tool.poetry.dev-dependencies]
+langchain-community = "*"
+"""
+PIPFILE = """\
+[packages]
+langchain = "<1"
+langchain_core = "*"
+[dev-packages]
+langchain-community = {version = "*"}
+[docs]
+langchain = "*"
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {"pyproject.toml": POETRY},
+            [
+                "poetry remove langchain",
+                "poetry remove --group dev langchain-community langchain",
+                f'poetry add "{CORE}"',
+            ],
+        ),
+        (
+            {"Pipfile": PIPFILE, "pyproject.toml": "[tool.black]\n"},
+            [
+                "pipenv uninstall langchain",
+                "pipenv uninstall --dev langchain-community",
+                "pipenv uninstall --categories docs langchain",
+                f'pipenv install "{CORE.replace("-", "_")}"',
+            ],
+        ),
+        (
+            {"pyproject.toml": '[dependency-groups]\ndev = ["langchain"]\n'},
+            ["uv remove --group dev langchain", f'uv add --group dev "{CORE}"'],
+        ),
+        (
+            {"pyproject.toml": listing() + '[project.optional-dependencies]\nr = ["langchain"]\n'},
+            ["uv remove --optional r langchain", f'uv add --optional r "{CORE}"'],
+        ),
+    ],
+)
+def test_a_project_s_own_tool_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert commands(closing(written(tmp_path, {"a.py": OLD, **files}))) == expected
+
+
+def test_the_commands_go_to_the_project_s_folder_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(put(tmp_path, {"here/x.txt": ""}) / "here")
+    files = {"a.py": OLD, "pyproject.toml": listing("langchain")}
+    said = commands(closing(written(tmp_path / "my project", files)))
+    assert said[:2] == ["cd '../my project'", "uv remove langchain"]
+
+
+def test_a_member_of_a_workspace_is_named_and_what_holds_the_others_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def member(name: str) -> str:
+        return listing("langchain<1").replace('"p"', f'"{name}"')
+
+    put(
+        tmp_path,
+        {
+            "pyproject.toml": listing() + '[tool.uv.workspace]\nmembers = ["parts/*"]\n',
+            "parts/one/pyproject.toml": member("ws-one"),
+            "parts/two/pyproject.toml": member("ws-two"),
+        },
+    )
+    monkeypatch.chdir(tmp_path / "parts/one")
+    said = closing(written(tmp_path / "parts/one", {"a.py": OLD}))
+    assert commands(said) == [
+        "uv remove --package ws-one langchain",
+        f'uv add --package ws-one "{CORE}"',
+    ]
+    (held,) = [line for line in said if "workspace" in line]
+    assert held.startswith("langchain is held below 1 in ../two/pyproject.toml, line 5, and uv")
+
+
+def test_poetry_is_told_a_python_that_langchain_core_has_an_end_for(tmp_path: Path) -> None:
+    said = closing(written(tmp_path, {"a.py": OLD, "pyproject.toml": POETRY}))
+    (line,) = [one for one in said if "Python 3.10" in one]
+    assert line.startswith("python of pyproject.toml is ")
+    assert line.endswith('write python = ">=3.10,<4".')
+
+
+def test_a_package_in_a_new_version_is_one_change(tmp_path: Path) -> None:
+    text = "name: x\ndependencies:\n  - langchain=0.2\n  - pip:\n      - langchain_core<1\n"
+    assert to_install(written(tmp_path, {"a.py": OLD, "environment.yml": text})) == [
+        "",
+        "Take out of environment.yml:",
+        "    langchain=0.2",
+        "",
+        "Change in environment.yml:",
+        f"    langchain_core<1  ->  {CORE.replace('-', '_')}",
+    ]
+    text = "dependencies:\n  - langchain\n"
+    said = closing(written(tmp_path, {"a.py": OLD, "environment.yml": text}))
+    assert said[-2:] == ["Put into environment.yml, below pip:", f"    {CORE}"]

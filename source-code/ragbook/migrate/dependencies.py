@@ -1,13 +1,16 @@
-"""Say what to install and what to take out: as commands of uv, or as lines of requirements.txt."""
+"""Say what to install and take out: as commands of the project's tool, or as lines of its lists."""
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from ragbook.migrate.packages import OLD_DISTRIBUTIONS, Listed, Lists, parsed
+from ragbook.migrate.packages import OLD_DISTRIBUTIONS, REQUIREMENT, Listed, Lists, parsed
 
 FIRST_BESIDE_CORE_1 = {
     "langchain": "1",
@@ -27,6 +30,15 @@ for the package and `langchain-core>=1`; of langchain and langchain-anthropic, f
 """
 WAY_OUT = {"langchain": "allow langchain 1", "langchain-community": "allow langchain-community 0.4"}
 
+COMMANDS = {
+    "uv": ("uv remove", "uv add"),
+    "poetry": ("poetry remove", "poetry add"),
+    "pipenv": ("pipenv uninstall", "pipenv install"),
+}
+"""How a tool takes packages out of the list that it keeps, and puts them in."""
+KEPT_BY = {"uv": "pyproject.toml", "poetry": "pyproject.toml", "pipenv": "Pipfile"}
+PLACE = {".yml": ", below pip", ".yaml": ", below pip", ".cfg": ", install_requires"}
+"""Where in a file of that kind a new requirement goes."""
 OF_THE_PROJECT = "the project's dependencies"
 
 
@@ -40,6 +52,7 @@ class Dependencies:
         needed: The requirements of the new imports, such as `langchain-core>=1.0,<2`.
         remove: The old packages that nothing imports any more.
         unread: Files that could not be read, and may import an old package.
+        root: The project's folder, where its tool is called.
     """
 
     lists: Lists
@@ -47,6 +60,7 @@ class Dependencies:
     needed: Sequence[str]
     remove: Sequence[str]
     unread: Sequence[str] = ()
+    root: Path = Path()
 
     @property
     def declared(self) -> list[Listed]:
@@ -58,7 +72,7 @@ class Dependencies:
         """What is needed and not listed, or listed in a version that may be too old."""
         there = self.lists.packages
         if main := self._main:
-            there = [p for p in there if p.file == main and p.option in ("", None)]
+            there = [p for p in there if p.file == main and p.option in ("", None, self._place)]
         return [one for one in self.needed if not any(_satisfies(p, one) for p in there)]
 
     @property
@@ -69,67 +83,91 @@ class Dependencies:
         return [one for one in listed if not one.is_enough(new[one.package])]
 
     @property
-    def _main(self) -> str:
-        """The file into which new requirements go, if it is one of those that we can tell."""
-        if self.lists.for_uv:
-            return "pyproject.toml"
-        files = self._requirement_files
-        langchain = [p.file for p in self.lists.packages if p.package.startswith("langchain")]
-        preferred = [f for f in ("requirements.in", "requirements.txt", *langchain) if f in files]
-        return (preferred or files or [""])[0]
+    def _place(self) -> str:
+        """The option for new requirements: that of the old ones, if they are all in one group."""
+        options = [one.option for one in self.declared if one.option is not None]
+        return "" if "" in options or len(set(options)) != 1 else options[0]
 
     @property
-    def _requirement_files(self) -> list[str]:
-        return [file for file in self.lists.files if file.endswith((".in", ".txt"))]
+    def _main(self) -> str:
+        """The file into which new requirements go, if it is one of those that we can tell."""
+        if self.lists.tool:
+            return KEPT_BY[self.lists.tool]
+        langchain = [p.file for p in self.lists.packages if p.package.startswith("langchain")]
+        preferred = ("requirements.in", "requirements.txt", *langchain)
+        requirements = [file for file in self.lists.files if file.endswith((".in", ".txt"))]
+        files = [*requirements, *(one.file for one in self.lists.packages)]
+        return next((file for file in (*preferred, *files) if file in files), "")
+
+    def _spelled(self, requirement: str) -> str:
+        """Return a requirement with the name as it is listed: some tools tell spellings apart."""
+        name = (parsed(requirement) or ("", SpecifierSet()))[0]
+        there = [
+            one for one in self.lists.packages if (one.package, one.file) == (name, self._main)
+        ]
+        listed = next(filter(None, (REQUIREMENT.match(one.text) for one in there)), None)
+        return requirement.replace(name, listed[1], 1) if listed else requirement
 
     def lines(self) -> Iterator[str]:
         """Yield what to do, line by line; what is in the way first."""
         for sentence in [*self.lists.faults, *self._held(), *self._not_known()]:
             yield ""
             yield sentence
-        if not self.lists.for_uv:
+        if not self.lists.tool:
             yield from self._by_hand()
-        elif commands := list(self._commands()):
+            return
+        if commands := list(self._commands()):
             yield ""
+            if (here := Path.cwd()) != self.root.resolve():
+                yield f"    cd {shlex.quote(Path(os.path.relpath(self.root, here)).as_posix())}"
             yield from commands
-        shown = () if self.lists.for_uv else self._requirement_files
         for one in self.declared:
-            if one.package in self.remove and one.file not in shown:
+            if one.package in self.remove:
                 yield f"  {one.package} is declared in {one.file}, line {one.line}."
 
     def _commands(self) -> Iterator[str]:
-        # First remove: beside a langchain below 1, uv finds no langchain-core of version 1.
+        # First remove: beside a langchain below 1, no langchain-core of version 1 is found.
+        remove, add = COMMANDS[self.lists.tool]
+        member = ["--package", self.lists.member] if self.lists.member else []
         options = [one.option for one in self.declared if one.option is not None]
         for option in sorted(set(options), key=options.index):
             there = {one.package for one in self.declared if one.option == option}
             if names := [name for name in self.remove if name in there]:
-                yield " ".join(["    uv remove", *option.split(), *names])
+                yield " ".join([f"    {remove}", *member, *option.split(), *names])
         if self.add:
-            yield "    uv add " + " ".join(f'"{package}"' for package in self.add)
+            quoted = [f'"{self._spelled(package)}"' for package in self.add]
+            yield " ".join([f"    {add}", *member, *self._place.split(), *quoted])
 
     def _by_hand(self) -> Iterator[str]:
-        files = self._requirement_files
-        going = [
-            one for one in self.lists.packages if one.package in self.remove or one in self._old
-        ]
-        for file in sorted(files):
-            lines = [one.text for one in going if one.file == file]
+        main = self._main
+        changed = [one for one in self._old if one.file == main]
+        for file in sorted(self.lists.files):
+            there = [one for one in self.lists.packages if one.file == file]
+            going = [p for p in there if p.package in self.remove or p in self._old]
+            lines = [one.text for one in going if one not in changed]
             yield from _block(f"Take out of {file}:", lines)
-        if not files:
+        if not self.lists.files:
             yield from _block(f"Take out of {OF_THE_PROJECT}:", self.remove)
-        yield from _block(f"Put into {self._main or OF_THE_PROJECT}:", self.add)
+        wanted = {(parsed(one) or ("",))[0]: one for one in self.add}
+        newer = {p.package: f"{p.text}  ->  {self._spelled(wanted[p.package])}" for p in changed}
+        yield from _block(f"Change in {main}:", list(newer.values()))
+        rest = [one for package, one in wanted.items() if package not in newer]
+        where = f"{main}{PLACE.get(Path(main).suffix, '')}" if main else OF_THE_PROJECT
+        yield from _block(f"Put into {where}:", rest)
 
     def _held(self) -> Iterator[str]:
         """Say of a package that has to stay that it keeps langchain-core below 1."""
         if not any(one.startswith("langchain-") and ">=1" in one for one in self.needed):
             return
         if self.lists.python is not None and "3.9.99" in self.lists.python:
+            key = self.lists.python_key
+            wanted = ">=3.10,<4" if self.lists.tool == "poetry" else ">=3.10"
             yield (
-                f"requires-python of pyproject.toml is {self.lists.python}, and langchain-core>=1 "
-                'needs Python 3.10: write requires-python = ">=3.10".'
+                f"{key} of pyproject.toml is {self.lists.python}, and langchain-core>=1 needs "
+                f'Python 3.10: write {key} = "{wanted}".'
             )
         told, old = set(self.remove), self._old
-        replaced = () if self.lists.for_uv else self._requirement_files
+        replaced = () if self.lists.tool else self.lists.files
         for one in self.lists.packages:
             first = FIRST_BESIDE_CORE_1.get(one.package)
             if first is None or one.package in told or not one.is_below(first):
@@ -141,6 +179,16 @@ class Dependencies:
                 f"{one.package} is held below {first} in {one.file}, line {one.line}, and "
                 f"langchain-core>=1 cannot be installed beside it: {self._way_out(one)}."
             )
+
+        for one in self.lists.neighbours:
+            first = FIRST_BESIDE_CORE_1.get(one.package)
+            if self.add and first and one.is_below(first):
+                yield (
+                    f"{one.package} is held below {first} in {one.file}, line {one.line}, and uv "
+                    "finds one set of versions for the whole workspace: migrate that project as "
+                    "well, with its lines of uv remove, before the line of uv add."
+                )
+                return
 
     def _way_out(self, one: Listed) -> str:
         if one.package not in WAY_OUT:

@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ REQUIREMENT = re.compile(
     r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*($|[=<>!~^@;,(\d].*)"
 )
 """A name, its extras, and the rest: what follows a word of a sentence looks otherwise."""
-LEAD = re.compile(r"\s*(?:-\s+)?[\"']?(?:[\w.-]+::|install_requires\s*=\s*)?")
-"""What stands before a requirement in environment.yml (a dash, a channel) and in setup.cfg."""
+LEAD = re.compile(r"\s*(?:-\s+)?[\"']?(?:[\w.-]+::)?")
+"""What stands before a requirement in environment.yml: a dash, a channel."""
 INCLUDE = re.compile(
     r"^[ \t]*(?:-r|-c|--requirement|--constraint)(?:[ \t]+|=|(?<=-[rc]))([^\s#]+)", re.MULTILINE
 )
@@ -56,7 +56,7 @@ class Listed:
         package: Its name as PyPI spells it.
         text: What stands there, without a comment.
         versions: Those that it may have; any, where that cannot be read.
-        option: The option by which `uv remove` finds it; None if uv does not keep this list.
+        option: The option by which the project's tool finds it; None if it does not keep this list.
     """
 
     file: str
@@ -89,15 +89,21 @@ class Lists:
         files: Those that list packages, below the project's folder.
         packages: By file and line.
         faults: What could not be read, and why.
-        for_uv: Whether uv can change what is listed in pyproject.toml.
+        tool: What keeps a list: `uv`, `poetry`, `pipenv`, or nothing, where one edits them by hand.
         python: The versions of Python that the project promises to run on.
+        python_key: The key in pyproject.toml that says so.
+        member: The project's name in the workspace of uv that it is a member of.
+        neighbours: What other members of the workspace list, with paths as seen from the project.
     """
 
     files: list[str] = field(default_factory=list)
     packages: list[Listed] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    for_uv: bool = False
+    tool: str = ""
     python: SpecifierSet | None = None
+    python_key: str = "requires-python"
+    member: str = ""
+    neighbours: list[Listed] = field(default_factory=list)
 
 
 def read_lists(root: Path) -> Lists:
@@ -113,10 +119,17 @@ def read_lists(root: Path) -> Lists:
             text = _decoded(file.read_bytes())
             if file.name == "pyproject.toml":
                 data = tomllib.loads(text)
-                lists.for_uv = _is_for_uv(data)
-                lists.python = _python(data)
-                lists.packages += _of_pyproject(name, text, data)
+                lists.tool = _tool(data)
+                lists.python, lists.python_key = _python(data)
+                lists.packages += _of_pyproject(name, text, data, lists.tool)
                 found += _new(root, root, _dynamic(data), found)
+                if lists.tool == "uv":
+                    _read_workspace(root, data, lists)
+            elif file.name == "Pipfile":
+                lists.tool = lists.tool or "pipenv"
+                lists.packages += _of_pipfile(name, text, tomllib.loads(text))
+            elif file.name == "setup.cfg":
+                lists.packages += _of_setup_cfg(name, text)
             else:
                 found += _new(root, file.parent, INCLUDE.findall(text), found)
                 lists.packages += _of_lines(name, text)
@@ -140,10 +153,22 @@ def _dynamic(data: Mapping[str, Any]) -> list[str]:
     return [files] if isinstance(files, str) else [str(one) for one in files]
 
 
-def _python(data: Mapping[str, Any]) -> SpecifierSet | None:
-    project = data.get("project")
-    text = project.get("requires-python") if isinstance(project, dict) else None
-    return versions(text) if isinstance(text, str) else None
+def _table(data: Any, *keys: str) -> Mapping[str, Any]:
+    """Return an inner table; an empty one, where there is none."""
+    for key in keys:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else {}
+
+
+def _python(data: Mapping[str, Any]) -> tuple[SpecifierSet | None, str]:
+    texts = {
+        "requires-python": _table(data, "project").get("requires-python"),
+        "python": _table(data, "tool", "poetry", "dependencies").get("python"),
+    }
+    for key, text in texts.items():
+        if isinstance(text, str):
+            return versions(text), key
+    return None, "requires-python"
 
 
 def parsed(requirement: str) -> tuple[str, SpecifierSet] | None:
@@ -202,12 +227,74 @@ def _unquoted(text: str) -> str:
     return text[:-1] if text[-1:] in ("'", '"') and text.count(text[-1]) % 2 else text
 
 
-def _is_for_uv(data: Mapping[str, Any]) -> bool:
+def _of_setup_cfg(name: str, text: str) -> Iterator[Listed]:
+    section = key = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if match := re.match(r"\[(.+)\]", line):
+            section, key = match[1], ""
+        elif match := re.match(r"([\w.-]+)\s*[=:]", line):
+            key, line = match[1], line[match.end() :]
+        wanted = section == "options.extras_require" or key == "install_requires"
+        for piece in _of_lines(name, line) if key and wanted else ():
+            yield replace(piece, line=number)
+
+
+def _of_pipfile(name: str, text: str, data: Mapping[str, Any]) -> Iterator[Listed]:
+    for section, listed in data.items():
+        if section in ("source", "requires", "scripts", "pipenv") or not isinstance(listed, dict):
+            continue
+        option = {"packages": "", "dev-packages": "--dev"}.get(section, f"--categories {section}")
+        lines = text.splitlines()
+        start = _first(lines, rf"^\[{re.escape(section)}[\].]", set())
+        for key, value in listed.items():
+            version = value.get("version", "*") if isinstance(value, dict) else str(value)
+            pattern = rf"^\s*[\"']?{re.escape(key)}[\"']?\s*=|\.{re.escape(key)}\]"
+            number = _first(lines, pattern, set(range(1, start)))
+            package = canonicalize_name(key)
+            yield Listed(
+                name, number, package, f"{key}{version}".rstrip("*"), versions(version), option
+            )
+
+
+def _read_workspace(root: Path, data: Mapping[str, Any], lists: Lists) -> None:
+    """Find the workspace of uv that a project is the root or a member of, and read the others."""
+    for above in (root, *root.parents):
+        try:
+            file = above / "pyproject.toml"
+            workspace = _table(
+                tomllib.loads(_decoded(file.read_bytes())), "tool", "uv", "workspace"
+            )
+        except (OSError, ValueError):
+            continue
+        members = {one for glob in workspace.get("members", ()) for one in above.glob(str(glob))}
+        members -= {one for glob in workspace.get("exclude", ()) for one in above.glob(str(glob))}
+        if not workspace or root not in (above, *members):
+            continue
+        if root != above:
+            lists.member = str(_table(data, "project").get("name", ""))
+        for other in sorted({above, *members} - {root}):
+            try:
+                text = _decoded((other / "pyproject.toml").read_bytes())
+                name = Path(os.path.relpath(other / "pyproject.toml", root)).as_posix()
+                lists.neighbours += _of_pyproject(name, text, tomllib.loads(text), "uv")
+            except (OSError, ValueError):
+                continue
+        return
+
+
+def _tool(data: Mapping[str, Any]) -> str:
+    """Return the tool that can change what pyproject.toml lists."""
     project = data.get("project")
-    return isinstance(project, dict) and "dependencies" not in project.get("dynamic", ())
+    backend = str(_table(data, "build-system").get("build-backend", ""))
+    poetry = bool(_table(data, "tool", "poetry"))
+    if poetry and (project is None or backend.startswith("poetry")):
+        return "poetry"
+    if isinstance(project, dict):
+        return "" if "dependencies" in project.get("dynamic", ()) else "uv"
+    return "uv" if _table(data, "dependency-groups") else ""
 
 
-def _of_pyproject(name: str, text: str, data: Mapping[str, Any]) -> Iterator[Listed]:
+def _of_pyproject(name: str, text: str, data: Mapping[str, Any], tool: str) -> Iterator[Listed]:
     lines = text.splitlines()
     used: dict[str, set[int]] = defaultdict(set)
     for path, key, value in _entries(data, ()):
@@ -220,7 +307,7 @@ def _of_pyproject(name: str, text: str, data: Mapping[str, Any]) -> Iterator[Lis
         start = _first(lines, rf"^\s*(?:\[.*)?[\"']?{re.escape(path[-1])}[\"']?\s*[=\]]", set())
         number = _first(lines, wanted, {*used[wanted], *range(1, start)})
         used[wanted].add(number)
-        yield Listed(name, number, found[0], value, found[1], _option(path))
+        yield Listed(name, number, found[0], value, found[1], _option(path, tool))
 
 
 def _entries(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, str]]:
@@ -249,17 +336,23 @@ def _first(lines: Sequence[str], pattern: str, but: set[int]) -> int:
     return next((n for n, line in numbered if n not in but and re.search(pattern, line)), 1)
 
 
-def _option(path: tuple[str, ...]) -> str | None:
-    """Return the option by which `uv remove` finds what a table of pyproject.toml lists."""
-    match path:
-        case ("project", "dependencies"):
+def _option(path: tuple[str, ...], tool: str) -> str | None:
+    """Return the option by which a tool finds what a table of pyproject.toml lists."""
+    match tool, path:
+        case "uv" | "poetry", ("project", "dependencies"):
             return ""
-        case ("project", "optional-dependencies", name):
+        case "uv", ("project", "optional-dependencies", name):
             return f"--optional {name}"
-        case ("dependency-groups", name):
+        case "uv" | "poetry", ("dependency-groups", name):
             return f"--group {name}"
-        case ("tool", "uv", "dev-dependencies"):
+        case "uv", ("tool", "uv", "dev-dependencies"):
             return "--dev"
+        case "poetry", ("tool", "poetry", "dependencies"):
+            return ""
+        case "poetry", ("tool", "poetry", "group", name, "dependencies"):
+            return f"--group {name}"
+        case "poetry", ("tool", "poetry", "dev-dependencies"):
+            return "--group dev"
     return None
 
 

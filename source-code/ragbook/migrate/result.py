@@ -70,7 +70,8 @@ class Migration:
     @property
     def dependencies(self) -> Dependencies:
         """What to install and what to take out."""
-        return Dependencies(self.lists, self.whole, self.packages, self.removable, self.unread)
+        removable, unread = self.removable, self.unread
+        return Dependencies(self.lists, self.whole, self.packages, removable, unread, self.root)
 
     @property
     def exit_code(self) -> int:
