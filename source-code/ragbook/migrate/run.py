@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,7 +38,7 @@ from ragbook.migrate.result import Change, Migration
 from ragbook.migrate.rewrite import Rewritten
 from ragbook.migrate.rewrite_file import code_of, failing, python_of, rewrite_file, unread
 from ragbook.migrate.survey import Survey, read_project
-from ragbook.migrate.table import Move, names
+from ragbook.migrate.table import Move, applies, names
 from ragbook.migrate.together import kept_everywhere, new_loggers
 from ragbook.migrate.write import check_copies, write_changes
 
@@ -199,7 +200,7 @@ def _finals(
     return drafts | {source: _rewritten(source, survey, result) for source in found}
 
 
-def _gather(result: Migration, finals: dict[Source, Rewritten]) -> None:
+def _gather(result: Migration, finals: dict[Source, Rewritten], survey: Survey) -> None:
     """Put together what was found and what is to be changed."""
     assert result.destination
     files: set[str] = set()
@@ -213,6 +214,11 @@ def _gather(result: Migration, finals: dict[Source, Rewritten]) -> None:
                 result.beyond.append(result.name(source.path))
     result.findings.sort(key=lambda one: (one.file, one.cell or 0, one.line, one.old))
     result.files = sorted(files)
+    code = "\n".join(code_of(source, source.text) or "" for source in finals)
+    applying = cache(partial(applies, code=code))
+    result.findings = [
+        replace(one, differs=tuple(filter(applying, one.differs))) for one in result.findings
+    ]
 
 
 def _sum_up_packages(result: Migration, read: _Files, finals: dict[Source, Rewritten]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,6 +100,7 @@ class Retired:
     section: str = ""
     differences: Sequence[str] = ()
     besides: Sequence[str] = ()
+    where: Mapping[str, str] = field(default_factory=dict)
     fuse: Mapping[str, Any] = field(default_factory=dict)
     anywhere: Sequence[str] = ()
     together: Sequence[str] = ()
@@ -130,6 +132,7 @@ class Maker:
     gone: Mapping[str, str] = field(default_factory=dict)
     idle: Sequence[str] = ()
     differences: Sequence[str] = ()
+    where: Mapping[str, str] = field(default_factory=dict)
     hand: str = ""
 
 
@@ -196,6 +199,13 @@ def retired() -> dict[str, Retired]:
 def makers() -> dict[str, Maker]:
     """What is known of classes of makers, by the full name of the old class."""
     return {old: Maker(**row) for old, row in read_toml("makers.toml").items()}
+
+
+def applies(sentence: str, code: str) -> bool:
+    """Tell whether what a sentence says can be noticed in a project with that code."""
+    wheres = [row.where for row in (*retired().values(), *makers().values())]
+    patterns = [w[start] for w in wheres for start in w if sentence.startswith(start)]
+    return not patterns or any(re.search(pattern, code) for pattern in patterns)
 
 
 def history() -> list[dict[str, str]]:
