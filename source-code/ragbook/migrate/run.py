@@ -200,7 +200,7 @@ def _finals(
     return drafts | {source: _rewritten(source, survey, result) for source in found}
 
 
-def _gather(result: Migration, finals: dict[Source, Rewritten], survey: Survey) -> None:
+def _gather(result: Migration, finals: dict[Source, Rewritten]) -> None:
     """Put together what was found and what is to be changed."""
     assert result.destination
     files: set[str] = set()
