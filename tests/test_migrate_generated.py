@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from test_migrate_runs import TEXTS, ByLength, Directions
 
+from ragbook.migrate.imports import read_code
 from ragbook.migrate.rewrite import Rewritten, rewrite_source
 from ragbook.migrate.survey import read_project
 from ragbook.migrate.table import is_old
@@ -222,7 +223,9 @@ def some() -> Iterator[tuple[Built, str, str]]:
 
 def rewritten(code: str) -> Rewritten:
     file = Path("x.py")
-    return rewrite_source(code, read_project([(file, code)]).around(file, "retrievers"), "x.py")
+    return rewrite_source(
+        code, read_project([read_code(file, code)]).around(file, "retrievers"), "x.py"
+    )
 
 
 def old_names(code: str) -> set[str]:

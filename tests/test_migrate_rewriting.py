@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from test_migrate_project import written
 
+from ragbook.migrate.imports import read_code
 from ragbook.migrate.plan import INTO
 from ragbook.migrate.rewrite import Rewritten, rewrite_source
 from ragbook.migrate.survey import read_project
@@ -19,7 +20,9 @@ from ragbook.migrate.table import Move, names, retired
 def rewritten(code: str) -> Rewritten:
     """Rewrite a module that is the only one of its project."""
     code, file = textwrap.dedent(code).lstrip("\n"), Path("x.py")
-    return rewrite_source(code, read_project([(file, code)]).around(file, "app.retrievers"), "x.py")
+    return rewrite_source(
+        code, read_project([read_code(file, code)]).around(file, "app.retrievers"), "x.py"
+    )
 
 
 def reasons(new: Rewritten) -> str:

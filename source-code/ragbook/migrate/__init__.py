@@ -4,7 +4,8 @@ A map of the package. `ragbook/migrate_cli.py` is the command; it calls `run.mig
 `report`. The steps of `run`, each with the modules that do it:
 
 1. Read the files (`files`, `notebooks`; `rewrite_file.python_of` joins a notebook's cells).
-2. Compare them, with `ast`: `survey` notes what each module has from others, `said` the words in
+2. Compare them: `imports` parses each, once, with `ast`, and says what its names stand for; `links`
+   which file a path leads to; `survey` notes what each file has from others, `said` the words in
    other files that say how an object is used, `layout` which folders are packages. One file gets
    of this what `plan.Surroundings` holds.
 3. Choose where the copies go: `project`.

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ragbook.migrate.imports import Code
 from ragbook.migrate.table import is_old
-
-DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
-"""A string that may be the path of a module, as importlib and mock take it."""
 
 
 @dataclass(frozen=True)
@@ -49,26 +45,7 @@ class Layout:
         return None
 
 
-def imports(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield what a source imports, also by a string: the dots, and the names one after another.
-
-    The last name may be a module or something in one. A source that does not parse yields nothing.
-    """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((0, tuple(alias.name.split("."))) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module.split(".") if node.module else []
-            yield from ((node.level, (*module, alias.name)) for alias in node.names)
-        elif isinstance(node, ast.Constant) and DOTTED.fullmatch(str(node.value)):
-            yield 0, tuple(str(node.value).split("."))
-
-
-def layout_of(root: Path, sources: Iterable[tuple[Path, str]]) -> Layout:
+def layout_of(root: Path, codes: Iterable[Code]) -> Layout:
     """Find the packages of a project by what its modules import from each other.
 
     A folder is a package if a module in it imports relatively, or one anywhere imports from it by
@@ -76,14 +53,15 @@ def layout_of(root: Path, sources: Iterable[tuple[Path, str]]) -> Layout:
 
     Args:
         root: The folder of the project.
-        sources: Files with their Python source.
+        codes: Its files.
     """
     packages: set[Path] = set()
     plain: set[Path] = set()
-    for file, text in sources:
-        here = file.resolve().parent
+    for code in codes:
+        here = code.file.resolve().parent
         within = [one for one in (here, *here.parents) if root in one.parents]
-        for dots, path in imports(text):
+        named = [(one.dots, one.path) for one in code.imports]
+        for dots, path in [*named, *((0, path) for path in code.strings)]:
             if dots:
                 packages.update(within[:dots])
             elif not is_old(path[0]):

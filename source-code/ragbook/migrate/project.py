@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,7 +12,8 @@ from keyword import iskeyword
 from pathlib import Path
 
 from ragbook.copying import RetrieverFile, package_root, retriever_files
-from ragbook.migrate.layout import Layout, imports
+from ragbook.migrate.imports import Code
+from ragbook.migrate.layout import Layout
 
 NAMES = ("retrievers", "rag_retrievers", "langchain_retrievers")
 """Names for the folder of the copied files; the first one that is free is taken."""
@@ -46,26 +46,26 @@ class Destination:
     """The folder from which `module` is imported."""
     layout: Layout
 
-    def prefix(self, file: Path, text: str) -> str:
+    def prefix(self, code: Code) -> str:
         """Return how a file imports from it: relatively if it imports its own package so."""
-        top = self.layout.package(file)
+        top = self.layout.package(code.file)
         inside = top is not None and self.folder.is_relative_to(top)
-        if not inside or not re.search(r"^\s*from\s+\.", text, re.MULTILINE):
+        if not inside or not any(one.dots for one in code.imports):
             return self.module
-        here = file.parent.resolve()
+        here = code.file.parent.resolve()
         up = os.path.relpath(self.folder, here).replace(os.sep, "/").split("/")
         dots = "." * (1 + up.count(".."))
         return dots + ".".join(part for part in up if part not in ("..", "."))
 
-    def is_beyond(self, file: Path, text: str) -> bool:
+    def is_beyond(self, code: Code) -> bool:
         """Tell whether Python, when it runs a file, may not find the copies by itself.
 
         It looks beside the file, or beside the package that the file is in. A file that already
         imports the package into which the copies go is run so that this works.
         """
-        top = self.layout.package(file)
-        home = top.parent if top else file.resolve().parent
-        imported = {path[0] for dots, path in imports(text) if not dots}
+        top = self.layout.package(code.file)
+        home = top.parent if top else code.file.resolve().parent
+        imported = {path[0] for path in {one.path for one in code.imports} | code.strings}
         return home != self.root and self.module.partition(".")[0] not in imported
 
 

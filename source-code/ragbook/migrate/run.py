@@ -21,6 +21,7 @@ from ragbook.migrate.files import (
     project_files,
     read_source,
 )
+from ragbook.migrate.imports import read_code
 from ragbook.migrate.layout import Layout, layout_of
 from ragbook.migrate.packages import OLD_DISTRIBUTIONS, imports_of, read_lists
 from ragbook.migrate.project import (
@@ -84,16 +85,17 @@ def migrate(
     result = Migration(_checked(path), classic=classic)
     read = _read_all(result, tell)
     relevant = [s for s in read.sources if MENTIONS.search(s.text)]
-    code = [(source.path, python_of(source)) for source in read.sources] if relevant else []
-    survey = read_project(_counted(code, "Comparing", tell))
+    told = _counted(read.sources if relevant else [], "Comparing", tell)
+    codes = [read_code(source.path, python_of(source)) for source in told]
+    survey = read_project(codes)
     survey.classic = classic
-    layout = layout_of(result.root, code)
+    layout = layout_of(result.root, codes)
     result.destination = _destination(result.path, to, relevant, layout, read)
     drafts = _drafts(relevant, survey, result, tell)
     users = [source for source, draft in drafts.items() if draft.files] or relevant
     destination = _destination(result.path, to, users, layout, read)
     finals = _finals(drafts, destination, survey, result, read)
-    _gather(result, finals)
+    _gather(result, finals, survey)
     if to is None:
         _check_one_project(result)
     check_copies(result)
@@ -170,7 +172,7 @@ def _drafts(
 
 def _rewritten(source: Source, survey: Survey, result: Migration) -> Rewritten:
     assert result.destination
-    prefix = result.destination.prefix(source.path, source.text)
+    prefix = result.destination.prefix(survey.links.codes[source.path])
     return rewrite_file(source, survey.around(source.path, prefix), result.name(source.path))
 
 
@@ -200,7 +202,7 @@ def _finals(
     return drafts | {source: _rewritten(source, survey, result) for source in found}
 
 
-def _gather(result: Migration, finals: dict[Source, Rewritten]) -> None:
+def _gather(result: Migration, finals: dict[Source, Rewritten], survey: Survey) -> None:
     """Put together what was found and what is to be changed."""
     assert result.destination
     files: set[str] = set()
@@ -210,7 +212,7 @@ def _gather(result: Migration, finals: dict[Source, Rewritten]) -> None:
         if new.text != source.text:
             result.changes.append(Change(source, new.text))
             files |= new.files
-            if new.files and result.destination.is_beyond(source.path, python_of(source)):
+            if new.files and result.destination.is_beyond(survey.links.codes[source.path]):
                 result.beyond.append(result.name(source.path))
     result.findings.sort(key=lambda one: (one.file, one.cell or 0, one.line, one.old))
     result.files = sorted(files)
