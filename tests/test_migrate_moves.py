@@ -29,7 +29,10 @@ from ragbook.migrate.table import Elsewhere, Move, Retired, makers, names
 from retrievers import BM25Retriever, MultiQueryRetriever, RePhraseQueryRetriever
 
 INSTALLED = ("langchain_chroma", "langchain_huggingface", "langchain_ollama")
-"""Packages of makers that the tests have; langchain-openai 1.7.4 was compared by hand."""
+"""Packages of makers that the tests have.
+
+By hand were compared langchain-openai 1.7.4 and langchain-cohere 0.6.0, with langchain-community
+0.3.31 and langchain 0.3.27."""
 
 
 def the_class(path: str) -> Any:
@@ -449,6 +452,25 @@ async def test_what_is_searched_is_logged_under_the_module_s_name(
     ]
 
 
+# Settings
+
+
+@pytest.mark.parametrize("name", ["debug", "verbose", "llm_cache"])
+def test_a_setting_of_langchain_itself_is_left_with_what_sets_it_now(name: str) -> None:
+    new = rewritten(f"import langchain\nlangchain.{name} = True\nif langchain.{name}: ...\n")
+    assert [(one.line, one.old) for one in new.findings] == [
+        (2, f"langchain.{name}"),
+        (3, f"langchain.{name}"),
+    ]
+    assert all(f"set_{name} of langchain_core.globals" in one.why for one in new.findings)
+
+
+def test_an_attribute_of_that_name_of_something_else_is_no_setting() -> None:
+    assert not rewritten(
+        "import langchain_core\nclient.debug = True\nx.langchain.debug = 1"
+    ).findings
+
+
 # Advice
 
 
@@ -488,6 +510,10 @@ def test_a_reranker_that_its_maker_has_is_named() -> None:
     found = table.lookup("langchain.retrievers.document_compressors", "CohereRerank")
     assert isinstance(found, Move)
     assert (found.new_module, found.new_name) == ("langchain_cohere", "CohereRerank")
+    imported = "from langchain.retrievers.document_compressors import CohereRerank\n"
+    new = rewritten(imported + 'r = CohereRerank(model="m", top_n=2)\n')
+    assert new.text.startswith("from langchain_cohere import CohereRerank\n")
+    assert "model is not given" in reasons(rewritten(imported + "r = CohereRerank(top_n=2)\n"))
 
 
 def test_the_code_advised_for_loaders_reads_what_they_read(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ FIRST_BESIDE_CORE_1 = {
     "langchain": "1",
     "langchain-anthropic": "0.3.21",
     "langchain-chroma": "0.2.3",
+    "langchain-cohere": "0.5",
     "langchain-community": "0.3.29",
     "langchain-core": "1",
     "langchain-huggingface": "1",
@@ -68,12 +69,18 @@ class Dependencies:
         return [one for one in self.lists.packages if one.package in OLD_DISTRIBUTIONS]
 
     @property
+    def wanted(self) -> list[str]:
+        """What is needed, each with the first version that there is beside langchain-core 1."""
+        first = FIRST_BESIDE_CORE_1
+        return [f"{one}>={first[one]}" if one in first else one for one in self.needed]
+
+    @property
     def add(self) -> list[str]:
         """What is needed and not listed, or listed in a version that may be too old."""
         there = self.lists.packages
         if main := self._main:
             there = [p for p in there if p.file == main and p.option in ("", None, self._place)]
-        return [one for one in self.needed if not any(_satisfies(p, one) for p in there)]
+        return [one for one in self.wanted if not any(_satisfies(p, one) for p in there)]
 
     @property
     def _old(self) -> list[Listed]:

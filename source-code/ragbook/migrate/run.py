@@ -214,13 +214,13 @@ def _gather(result: Migration, finals: dict[Source, Rewritten], survey: Survey) 
             files |= new.files
             if new.files and result.destination.is_beyond(survey.links.codes[source.path]):
                 result.beyond.append(result.name(source.path))
-    result.findings.sort(key=lambda one: (one.file, one.cell or 0, one.line, one.old))
-    result.files = sorted(files)
     code = "\n".join(code_of(source, source.text) or "" for source in finals)
     applying = cache(partial(applies, code=code))
-    result.findings = [
-        replace(one, differs=tuple(filter(applying, one.differs))) for one in result.findings
-    ]
+    for number, one in enumerate(result.findings):
+        told = tuple(said for said in one.differs if applying(one.old.rpartition(".")[2], said))
+        result.findings[number] = replace(one, differs=told)
+    result.findings.sort(key=lambda one: (one.file, one.cell or 0, one.line, one.old))
+    result.files = sorted(files)
 
 
 def _sum_up_packages(result: Migration, read: _Files, finals: dict[Source, Rewritten]) -> None:

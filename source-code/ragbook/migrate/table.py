@@ -201,11 +201,12 @@ def makers() -> dict[str, Maker]:
     return {old: Maker(**row) for old, row in read_toml("makers.toml").items()}
 
 
-def applies(sentence: str, code: str) -> bool:
-    """Tell whether what a sentence says can be noticed in a project with that code."""
-    wheres = [row.where for row in (*retired().values(), *makers().values())]
+def applies(name: str, sentence: str, code: str) -> bool:
+    """Tell whether what is said of a class can be noticed in a project with that code."""
+    rows = {**retired(), **makers()}.items()
+    wheres = [row.where for old, row in rows if old.rpartition(".")[2] == name]
     patterns = [w[start] for w in wheres for start in w if sentence.startswith(start)]
-    return not patterns or any(re.search(pattern, code) for pattern in patterns)
+    return all(re.search(pattern, code) for pattern in patterns)
 
 
 def history() -> list[dict[str, str]]:

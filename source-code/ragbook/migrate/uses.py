@@ -44,6 +44,8 @@ WORD = re.compile(r"\w+")
 TYPE = re.compile(r"[\w\s.,|\[\]'\"]+")
 LONGEST_TYPE = 200
 """Characters; what is longer is read as a text."""
+SETTINGS = ("debug", "verbose", "llm_cache")
+"""Attributes of `langchain` itself that programs set, which is no error and does nothing now."""
 CLASS_NAMES = ("__name__", "__qualname__", "get_name")
 """Attributes that say what a class is called."""
 
@@ -261,7 +263,8 @@ class _Finder(cst.CSTVisitor):
         context = self.contexts.get(node)
         if context is ExpressionContext.DEL and isinstance(node, cst.Name):
             self.found.rebound.add(node.value)  # it is deleted by this name, so it keeps it
-        if context is not ExpressionContext.LOAD:
+        is_setting = isinstance(node, cst.Attribute) and node.attr.value in SETTINGS
+        if context is not ExpressionContext.LOAD and not is_setting:
             return False
         found = self.names.get(node) or ()
         qualified = found() if callable(found) else found  # libcst works them out when asked
