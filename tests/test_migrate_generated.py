@@ -179,13 +179,90 @@ PLACES = {
     "old methods": "x = NEW\nask = getattr(x, 'invoke', None)",
 }
 
+FAR = {
+    "a lambda with a name": "make = lambda: NEW\nx = make()",
+    "a table of functions": "def f():\n    return NEW\nx = {'f': f}['f']()",
+    "a table of lambdas": "x = {'f': lambda: NEW}.get('f')()",
+    "a partial of a function": "def f(n):\n    return NEW\nx = functools.partial(f, 1)()",
+    "a partial of the class": "x = functools.partial(MAKER, ARGUMENTS)()",
+    "a default by name": "def f(*, r=NEW):\n    return r\nx = f()",
+    "items of a comprehension": "d = {n: NEW for n in 'ab'}\nfor n, x in d.items():\n    pass",
+    "a generator": "def f():\n    yield NEW\nx = next(f())",
+    "a generator expression": "x, = (NEW for _ in range(1))",
+    "a cached property": (
+        "class A:\n    @functools.cached_property\n    def r(self):\n        return NEW\nx = A().r"
+    ),
+    "a property of a field": (
+        "class A:\n    def __init__(self):\n        self._r = NEW\n"
+        "    @property\n    def r(self):\n        return self._r\nx = A().r"
+    ),
+    "a cached function": "@functools.lru_cache\ndef f():\n    return NEW\nx = f()",
+    "a decorator that keeps": (
+        "kept_by = {}\ndef keep(f):\n    kept_by['f'] = f\n    return f\n"
+        "@keep\ndef f():\n    return NEW\nx = kept_by['f']()"
+    ),
+    "a decorator with an argument": (
+        "kept_by = {}\ndef keep(n):\n    def inner(f):\n        kept_by[n] = f\n"
+        "        return f\n    return inner\n"
+        "@keep('f')\ndef f():\n    return NEW\nx = kept_by['f']()"
+    ),
+    "a context manager": (
+        "import contextlib\n@contextlib.contextmanager\ndef f():\n    yield NEW\n"
+        "with f() as x:\n    pass"
+    ),
+    "a class of a context": (
+        "class A:\n    def __enter__(self):\n        return NEW\n"
+        "    def __exit__(self, *more): ...\nwith A() as x:\n    pass"
+    ),
+    "a factory of a field": (
+        "@dataclasses.dataclass\nclass A:\n"
+        "    r: object = dataclasses.field(default_factory=lambda: NEW)\nx = A().r"
+    ),
+    "a fixture": "def given(f):\n    return f()\n@given\ndef r():\n    return NEW\nx = r",
+    "an injected parameter": (
+        "def f():\n    return NEW\ndef g(r: typing.Annotated[object, f] = None):\n"
+        "    return r\nx = g(f())"
+    ),
+    "a named tuple": "import collections\nx = collections.namedtuple('A', 'r s')(NEW, 1).r",
+    "a namespace": "import types\na = types.SimpleNamespace(r=NEW)\nx = a.r",
+    "a name among all": "y = NEW\nx = globals()['y']",
+    "a thread": (
+        "import concurrent.futures as c\nwith c.ThreadPoolExecutor() as p:\n"
+        "    x = p.submit(lambda: NEW).result()"
+    ),
+    "a closure": ("def f():\n    r = NEW\n    def g():\n        return r\n    return g\nx = f()()"),
+    "an attribute that is asked for": (
+        "class A:\n    def __init__(self):\n        self.r = NEW\n"
+        "    def f(self):\n        return getattr(self, 'r')\nx = A().f()"
+    ),
+    "an attribute of any name": (
+        "class A:\n    def __getattr__(self, name):\n        return NEW\nx = A().r"
+    ),
+    "an object that is called": (
+        "class A:\n    def __call__(self):\n        return NEW\nx = A()()"
+    ),
+    "a weak reference": "import weakref\ny = NEW\nx = weakref.ref(y)()",
+    "a pattern": "match [NEW]:\n    case [x]:\n        pass",
+    "keywords": "def f(**more):\n    return more['r']\nx = f(r=NEW)",
+}
+"""Places out of which the object comes again by a way that is followed with care, or not at all."""
+
+USES = {
+    "EnsembleRetriever": "x.c = x.c + 1\nused = x.c\n",
+    "EmbeddingsFilter": "x.k = 2\nused = x.k\n",
+    "MultiQueryRetriever": "used = type(x.llm_chain) is not None\n",
+    "BM25Retriever": "used = [d.page_content for d in x.invoke('heron', k=9)]\n",
+    "TFIDFRetriever": "used = len(x.batch(['heron'], k=9)[0])\n",
+}
+"""What differs here, of objects of some classes."""
+
 
 def program(built: Built, how: str, where: str) -> str:
     form, access = IMPORTS[how]
     package, _, last = built.module.rpartition(".")
     given = {"module": built.module, "name": built.name, "package": package, "last": last}
     statement, access = form.format(**given), access.format(**given)
-    place = PLACES[where]
+    place = PLACES[where] if where in PLACES else FAR[where]
     here = "IMPORT_HERE" in place
     if here and "*" in statement:  # only a module may have one
         statement, access = IMPORTS["its name"][0].format(**given), built.name
@@ -193,6 +270,8 @@ def program(built: Built, how: str, where: str) -> str:
     lines = built.arguments.replace(", ", ",\n    ") if "[" not in built.arguments else ""
     for mark, code in {
         "IMPORT_HERE": textwrap.indent(statement, indent).lstrip(),
+        "MAKER": built.code(access).partition("(")[0],
+        "ARGUMENTS": built.arguments,
         "OTHER_CLS": built.code("cls"),
         "OTHER": built.code("Other"),
         "UNPACKED": built.code(access).replace("(", "(*(), ", 1),
@@ -204,7 +283,8 @@ def program(built: Built, how: str, where: str) -> str:
         "NAME": built.name,
     }.items():
         place = place.replace(mark, code)
-    return "\n".join([COMMON, "" if here else statement, place, f"found = {built.find}\n"])
+    use = USES.get(built.name, "") if where in FAR else ""
+    return "\n".join([COMMON, "" if here else statement, place, f"{use}found = {built.find}\n"])
 
 
 def everything() -> Iterator[tuple[Built, str, str]]:
@@ -246,7 +326,7 @@ def outcome(code: str) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exec(code, names)
-    return [document.page_content for document in names["found"]]
+    return [*[document.page_content for document in names["found"]], str(names.get("used"))]
 
 
 def check(built: Built, how: str, where: str) -> bool:
@@ -265,3 +345,23 @@ def check(built: Built, how: str, where: str) -> bool:
 def test_a_program_of_parts_does_the_same(built: Built) -> None:
     done = [check(*parts) for parts in some() if parts[0] is built]
     assert any(done)
+
+
+USED = [built for built in CLASSES if built.name in USES]
+
+
+@pytest.mark.parametrize("where", FAR)
+def test_what_differs_is_seen_wherever_the_object_comes_from(where: str) -> None:
+    """One way of importing is as good as another, for what an object is used for."""
+    number = list(FAR).index(where)
+    for built in USED[number % 2 :: 2]:
+        check(built, "its name", where)
+
+
+def test_an_object_is_followed_through_the_usual_places() -> None:
+    moved = {
+        where
+        for where in ("a name", "a hint", "a method", "a class", "a walrus")
+        if "RRFEnsembleRetriever" in rewritten(program(USED[1], "its name", where)).text
+    }
+    assert moved == {"a name", "a hint", "a method", "a class", "a walrus"}

@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib
 import re
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from test_migrate_project import written
+from test_migrate_project import put
 
 from ragbook.migrate.imports import read_code
 from ragbook.migrate.plan import INTO
 from ragbook.migrate.rewrite import Rewritten, rewrite_source
+from ragbook.migrate.run import Migration, migrate
 from ragbook.migrate.survey import read_project
 from ragbook.migrate.table import Move, names, retired
 
@@ -23,6 +25,11 @@ def rewritten(code: str) -> Rewritten:
     return rewrite_source(
         code, read_project([read_code(file, code)]).around(file, "app.retrievers"), "x.py"
     )
+
+
+def written(folder: Path, files: Mapping[str, str]) -> Migration:
+    """Rewrite a project, whose imports of what is left stay as they are."""
+    return migrate(put(folder, files), write=True, force=True, classic=False)
 
 
 def reasons(new: Rewritten) -> str:
@@ -51,6 +58,46 @@ def test_a_store_whose_scores_are_compared_with_a_threshold_is_left(search: str)
     new = rewritten(code)
     assert new.text == code
     assert "which differs here" in reasons(new)
+
+
+MULTI = "from langchain.retrievers import MultiQueryRetriever, SelfQueryRetriever\n"
+DROPPED = {
+    "m = MultiQueryRetriever.from_llm(r, llm, p, 'lines', True)\n": {
+        "parser_key='lines'": "taken out: it did nothing",
+        "include_original=True": "taken out: always true: the question itself is always searched",
+    },
+    "s = SelfQueryRetriever.from_llm(llm, s, 'notes', [], verbose=loud)\n": {
+        "verbose=loud": "taken out: what is searched for is logged"
+    },
+}
+
+
+@pytest.mark.parametrize("call", DROPPED)
+def test_every_argument_that_has_no_place_here_is_told(call: str) -> None:
+    new = rewritten(MULTI + call)
+    told = {one.old: one.here for one in new.findings if one.here.startswith("taken out")}
+    assert told.keys() == DROPPED[call].keys()
+    for code, here in told.items():
+        assert here.startswith(DROPPED[call][code])
+        assert code.partition("=")[2] not in new.text
+
+
+def test_arguments_are_told_of_a_reranker_that_goes_into_its_retriever() -> None:
+    code = (
+        "from langchain.retrievers import ContextualCompressionRetriever as C\n"
+        "from langchain.retrievers.document_compressors import CrossEncoderReranker as R\n"
+        "c = C(base_compressor=R(model=m), base_retriever=b, loud=1)\n"
+    )
+    new = rewritten(code)
+    assert "C(cross_encoder=m, base_retriever=b)" in new.text
+    assert [one.old for one in new.findings if "taken out" in one.here] == ["loud=1"]
+
+
+def test_an_argument_whose_value_does_something_is_not_dropped() -> None:
+    code = f"{MULTI}m = MultiQueryRetriever.from_llm(r, llm, include_original=flags.pop())\n"
+    new = rewritten(code)
+    assert new.text.endswith(code.splitlines(keepends=True)[1])
+    assert "its value is worked out" in reasons(new)
 
 
 # What several files do with one class
@@ -303,10 +350,10 @@ def test_a_name_that_a_module_imports_for_others_alone_stays() -> None:
     code = "if new:\n    {0}\nelse:\n    {0}\n"
     old = "from langchain_community.vectorstores import FAISS"
     new = "from app.retrievers.faiss_store import FaissStore"
-    assert rewritten(code.format(old)).text == code.format(f"{new} as FAISS")
+    assert rewritten(code.format(old)).text == f"{new} as FAISS\n"
     use = "s = {}.from_texts(texts, e)\n"
     both = rewritten(code.format(old) + use.format("FAISS")).text
-    assert both == code.format(new) + use.format("FaissStore")
+    assert both == f"{new}\n" + use.format("FaissStore")
 
 
 NAMED = [
@@ -445,6 +492,37 @@ UNKNOWN = [
     (f"def f(r): return getattr(r, 'c')\nf({BUILT})\n", "maybe for such an object"),
     ("def f(r: EnsembleRetriever): return r.model_copy(update={'c': 1})\n", "maybe for such"),
     (f"def f(r: BaseRetriever): r.c = 1\nf({BUILT})\n", "maybe of such an object"),
+    (f"def f(r: 'BaseRetriever | None' = {BUILT}): r.c = 1\n", "maybe of such an object"),
+    (f"def get(): return {BUILT}\ndef f(r: Mine = Depends(get)): r.c = 1\n", "maybe of such"),
+    (
+        f"def get(): return {BUILT}\ndef f(r: Annotated[BaseRetriever, Depends(get)]): r.c = 1\n",
+        "maybe of such an object",
+    ),
+    (f"import streamlit as st\n@st.cache_resource\ndef get(): return {BUILT}\nget().c\n", "maybe"),
+    (f"import streamlit as st\nget = st.cache_resource(lambda: {BUILT})\nget().c\n", "maybe of"),
+    (
+        f"import streamlit as st\nst.session_state['r'] = {BUILT}\nst.session_state.r.c = 3\n",
+        "maybe of such an object",
+    ),
+    (
+        f"from reg import keep, kept\nkeep('x', lambda: {BUILT})\nkept('x').c\n",
+        "maybe of such an object",
+    ),
+    (
+        f"from reg import keep, kept\n@keep('x')\ndef make(): return {BUILT}\nkept('x').c\n",
+        "maybe of such an object",
+    ),
+    (f"v = ContextVar('v')\nv.set({BUILT})\nv.get().c = 1\n", "maybe of such an object"),
+    (f"async def f(): return {BUILT}\nasync def g(): (await f()).c = 1\n", "maybe of such"),
+    (f"e = {BUILT}.with_config(x)\ne.c = 1\n", "maybe of such an object"),
+    (f"import pickle\nmake = lambda: {BUILT}\npickle.dumps(make())\n", "pickles what may be"),
+    (f"import pickle\ne = {BUILT}\npickle.dumps({{'e': e}})\n", "pickles what may be"),
+    (f"make = lambda: {BUILT}\nmake().invoke('q', k=3)\n", "gives k to a search, maybe"),
+    (f"def f(r): return r.batch(['q'], k=3)\nf({BUILT})\n", "gives k to a search, maybe"),
+    (
+        f"@pytest.fixture\ndef r(): return {BUILT}\ndef test(r): r.invoke('q', k=3)\n",
+        "gives k to a search, maybe",
+    ),
 ]
 
 
@@ -463,6 +541,11 @@ def test_an_attribute_of_what_may_be_something_else_keeps_the_class(code: str, w
         "class B:\n    def f(self): self.c = 1\n    def g(self): return self.c\n",
         "class B:\n    def f(self): self.d = Circle()\n    def g(self): return self.d.c\n",
         "def f(circle: Circle, args): return circle.c + args.c + getattr(circle, 'c')\n",
+        "args = parser.parse_args()\nchain = make(e)\nprint(args.c)\n",
+        "class App:\n    def __init__(self):\n        self.e, self.c = e, 3\nprint(App().d.c)\n",
+        "docs = e.invoke('q')\nprint(docs[0].c, [d.c for d in docs])\n",
+        "def ask(llm, r): return llm.invoke('q', stop=['x'])\nask(model, e)\n",
+        "def save(docs): pickle.dump(docs, open('x', 'wb'))\n",
     ],
 )
 def test_an_attribute_of_what_is_seen_to_be_another_object_keeps_no_class(other: str) -> None:

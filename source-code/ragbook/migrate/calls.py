@@ -44,8 +44,8 @@ class CallPlan:
     file: str
     method: str
     arguments: Sequence[Given]
-    idle: Sequence[cst.Arg] = ()
-    """Arguments of the old call that did nothing there."""
+    gone: Sequence[tuple[cst.Arg, str, str]] = ()
+    """Arguments of the old call that have no place here, each with its name and the reason."""
 
 
 def plan_call(
@@ -69,9 +69,10 @@ def plan_call(
         said = how.hand if how else "this method has no counterpart here"
         raise Left(f"{row.name}{'.' + method if method else ''}: {said}")
     given: list[Given] = []
-    idle = [argument for argument in call.args if _did_nothing(row, method, argument)]
+    gone: list[tuple[cst.Arg, str, str]] = []
     for number, argument in enumerate(call.args):
-        if argument in idle:
+        if argument.keyword and _did_nothing(row, method, argument):
+            gone.append((argument, argument.keyword.value, "it did nothing"))
             continue
         if argument.star:
             if row.identical:
@@ -83,6 +84,8 @@ def plan_call(
         name = argument.keyword.value if argument.keyword else how.positional[number]
         fits = argument.value in seen
         news = _rewritten(row, name, argument, by_name=how.target == "", fits=fits)
+        if not news:
+            gone.append((argument, name, _why_gone(row, name, argument)))
         above, beside = _comments(call, number)
         given += [replace(new, above=above, beside=beside) if new.old else new for new in news]
     names = [one.keyword for one in given if one.keyword]
@@ -94,7 +97,21 @@ def plan_call(
         if one.default and one.old not in old_names:
             assert isinstance(one.new, str)
             given.append(Given(one.new, cst.parse_expression(one.default)))
-    return CallPlan(row.replacement, row.file, how.target, given, idle)
+    return CallPlan(row.replacement, row.file, how.target, given, gone)
+
+
+def _why_gone(row: Retired, name: str, argument: cst.Arg) -> str:
+    """Say why an argument has no place here.
+
+    Raises:
+        Left: If more than its value goes with it.
+    """
+    value = argument.value
+    inside = [one.value for one in value.elements] if isinstance(value, cst.Dict) else [value]
+    if not all(map(is_plain, inside)):
+        raise Left(f"{name} has no effect here, and its value is worked out: leave it out")
+    known = row.arguments[name]
+    return (known.note or "it has no effect here") if known.drop else "that is the default here"
 
 
 def is_plain(value: cst.BaseExpression) -> bool:

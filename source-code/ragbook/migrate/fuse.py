@@ -48,7 +48,8 @@ def fuse(plan: Plan, call: cst.Call) -> bool:
             arguments += [replace(g, old=None) for g in rest]
         else:
             arguments.append(one)
-    plan.calls[call] = CallPlan(row.fuse["into"], row.fuse["file"], "", arguments, outside.idle)
+    gone = [*outside.gone, *inside.gone]
+    plan.calls[call] = CallPlan(row.fuse["into"], row.fuse["file"], "", arguments, gone)
     plan.fused[call] = inner
     if statement is not None:
         plan.removed.add(statement)

@@ -77,10 +77,10 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
             if row is not None and (line, name) not in told:
                 path = paths.get(line, next(iter(paths.values())))
                 add(line, path, "use", row, False, why)
-    for arg in [*plan.ignored, *(arg for call in plan.calls.values() for arg in call.idle)]:
-        code = f"{dotted(arg.keyword)}={module.wrapper.module.code_for_node(arg.value)}"
-        did_nothing = "taken out: it did nothing"
-        found.append(Finding(file, module.line(arg), code, "use", True, here=did_nothing))
+    searched = [(arg, dotted(arg.keyword), "it did nothing") for arg in plan.ignored]
+    for arg, name, why in [*searched, *(one for call in plan.calls.values() for one in call.gone)]:
+        code = f"{name}={module.wrapper.module.code_for_node(arg.value)}"
+        found.append(Finding(file, module.line(arg), code, "use", True, here=f"taken out: {why}"))
     for line, old, why in plan.taken_out:
         found.append(Finding(file, line, old, "use", True, here=f"taken out: {why}"))
     for text in module.texts:
@@ -112,11 +112,9 @@ def list_branches(plan: Plan, alike: Sequence[Branching], file: str) -> Iterator
 
 
 def _why(plan: Plan, entry: Any) -> str:
-    if isinstance(entry, Retired) and (reasons := plan.left.get(entry.name)):
-        return by_hand(entry) or f"line {reasons[0][0]}: {reasons[0][1]}"
-    if isinstance(entry, Move) and (reasons := plan.moves_left.get(entry)):
-        return f"line {reasons[0][0]}: {reasons[0][1]}"
-    return by_hand(entry)
+    name = entry.old if isinstance(entry, Move) else getattr(entry, "name", "")
+    reasons = [f"line {line}: {why}" for line, why in plan.left.get(name, ())]
+    return by_hand(entry) or next(iter(reasons), "")
 
 
 def _why_a_string(path: str, entry: Any) -> str:

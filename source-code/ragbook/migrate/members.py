@@ -54,14 +54,17 @@ def plan_annotated(plan: Plan) -> None:
 def _check_call(plan: Plan, row: Retired, call: cst.Call, by: cst.CSTNode) -> None:
     """Refuse a call that pickles an object, or names one of its attributes in a string."""
     line = plan.module.line(call)
-    named = plan.module.wrapper.resolve(QualifiedNameProvider).get(call.func) or ()
-    named = named() if callable(named) else named
-    if isinstance(by, cst.Arg) and any(one.name in PICKLERS for one in named):
+    if isinstance(by, cst.Arg) and _pickles(plan.module, call):
         raise Left(f"it is pickled in line {line}: build it anew, or use save where it is")
     by_name = by.attr.value if isinstance(by, cst.Attribute) else dotted(call.func)
     if by_name in BY_NAME:
         for member in _named_in(call, row):
             raise Left(f"line {line} names {member.old} in a call of {by_name}: {_here(member)}")
+
+
+def _pickles(module: Module, call: cst.Call) -> bool:
+    found = module.wrapper.resolve(QualifiedNameProvider).get(call.func) or ()
+    return any(one.name in PICKLERS for one in (found() if callable(found) else found))
 
 
 def _named_in(call: cst.Call, row: Retired) -> list[Member]:
@@ -85,51 +88,62 @@ def check_members(plan: Plan) -> None:
     rows = {
         use.entry.name: use.entry
         for use in plan.module.uses
-        if isinstance(use.entry, Retired) and plan.rewrites(use.entry) and use.entry.members
+        if isinstance(use.entry, Retired) and plan.rewrites(use.entry)
     }
-    if not rows:
-        return
     finder = _Attributes({member for row in rows.values() for member in row.members})
-    plan.module.wrapper.module.visit(finder)
+    if rows:
+        plan.module.wrapper.module.visit(finder)
     seen = _followed(plan)
     for row in rows.values():
-        reach = _reach(plan, row)
         for attribute in finder.found:
             member = row.members.get(attribute.attr.value)
             if member is None or attribute in plan.attributes or attribute.value in seen:
                 continue
-            if _may_be_of(plan.module, reach, attribute):
+            if _may_be_of(plan, row, attribute):
                 why = f"it uses .{member.old}, maybe of such an object: {_here(member)}"
                 plan.left[row.name].append((plan.module.line(attribute), why))
         for call, owner in finder.by_name:
-            named = _named_in(call, row) if reach.may_be(owner) else ()
-            for member in named:
+            for member in _named_in(call, row):
+                if not reach_of(plan, row).may_be(owner):
+                    break
                 by = dotted(call.func).rpartition(".")[2] or "a method"
                 why = f"it names {member.old} in a call of {by}, maybe for such an object"
                 line = plan.module.line(call)
                 plan.left[row.name].append((line, f"{why}: {_here(member)}"))
+        for call in finder.calls:
+            if _pickles(plan.module, call) and any(
+                reach_of(plan, row).holds(one.value) for one in call.args
+            ):
+                why = (
+                    "it pickles what may be such an object: build it anew, or use save where it is"
+                )
+                plan.left[row.name].append((plan.module.line(call), why))
 
 
-def _reach(plan: Plan, row: Retired) -> Reach:
+def reach_of(plan: Plan, row: Retired) -> Reach:
     """Return where objects of a class can be in a module."""
-    objects: set[cst.CSTNode] = set()
-    fields: set[str] = set()
-    for use in plan.module.uses:
-        if use.entry is row:
+    if row.name not in plan.reached:
+        objects: set[cst.CSTNode] = set()
+        fields: set[str] = set()
+        own = [use for use in plan.module.uses if use.entry is row]
+        for use in own:
             objects.update(objects_of_use(plan, use))
             if holder := annotated(plan.module, use.node):
                 fields.add(dotted(holder))
-    return Reach(plan.module, objects, fields)
+        names = {dotted(use.node).rpartition(".")[2] for use in own}
+        others = [u.node for u in plan.module.uses if u not in own and isinstance(u.entry, Retired)]
+        plan.reached[row.name] = Reach(plan.module, objects, fields, names, others)
+    return plan.reached[row.name]
 
 
-def _may_be_of(module: Module, reach: Reach, attribute: cst.Attribute) -> bool:
+def _may_be_of(plan: Plan, row: Retired, attribute: cst.Attribute) -> bool:
     """Tell whether it is seen, or likely, that an attribute is of an object that is built here."""
     owner = attribute.value
     if "_" not in attribute.attr.value:  # c, k and index are on many objects
-        return reach.may_be(owner)
+        return reach_of(plan, row).may_be(owner)
     if not isinstance(owner, cst.Name):
         return True
-    scope = module.scope(owner)
+    scope = plan.module.scope(owner)
     bound = list(scope[owner.value]) if scope else []
     nodes = [getattr(one, "node", None) for one in bound if not isinstance(one, ImportAssignment)]
     if not nodes or owner.value in ("self", "cls"):
@@ -146,12 +160,14 @@ class _Attributes(cst.CSTVisitor):
         self.found: list[cst.Attribute] = []
         self.by_name: list[tuple[cst.Call, cst.BaseExpression]] = []
         """Each with the object whose attributes are named."""
+        self.calls: list[cst.Call] = []
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         if node.attr.value in self.names:
             self.found.append(node)
 
     def visit_Call(self, node: cst.Call) -> None:
+        self.calls.append(node)
         if isinstance(node.func, cst.Attribute) and node.func.attr.value in BY_NAME:
             self.by_name.append((node, node.func.value))
         elif dotted(node.func) in BY_NAME and node.args:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from ragbook.migrate.calls import CallPlan
+from ragbook.migrate.reach import Reach
 from ragbook.migrate.table import Move, Retired, retired
 from ragbook.migrate.uses import Module
 
@@ -70,14 +71,14 @@ class Plan:
     """Values of byte_store that can be a docstore here, as `stores.plan_stores` found."""
     instead: dict[Move, Move] = field(default_factory=dict)
     """Moves that go somewhere else in this module."""
-    moves_left: dict[Move, list[tuple[int, str]]] = field(default_factory=dict)
-    """Classes of makers that are left in this module, with lines and reasons."""
     ignored: set[cst.Arg] = field(default_factory=set)
     """Arguments of searches that did nothing, and go."""
     taken_out: list[tuple[int, str, str]] = field(default_factory=list)
     """Calls of methods that did nothing, which go: line, name and reason, for the findings."""
     left: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
-    """Why a class is left in this module, with lines, by its name."""
+    """Why a class is left in this module, with lines: by its name, a maker's by `Move.old`."""
+    reached: dict[str, Reach] = field(default_factory=dict)
+    """Where objects of a class can be, by its name, as `members.reach_of` found."""
 
     def begin_anew(self) -> None:
         """Forget all that is planned, but not why classes are left."""
@@ -87,7 +88,6 @@ class Plan:
         self.attributes.clear()
         self.stores.clear()
         self.instead.clear()
-        self.moves_left.clear()
         self.ignored.clear()
         self.taken_out.clear()
 
@@ -95,7 +95,7 @@ class Plan:
         """Tell whether uses of an entry of the table are rewritten in this module."""
         if isinstance(entry, Retired):
             return entry.name not in self.left
-        return isinstance(entry, Move) and entry.rewrite and entry not in self.moves_left
+        return isinstance(entry, Move) and entry.rewrite and entry.old not in self.left
 
     def targets(self, row: Retired) -> list[tuple[str, str]]:
         """Return the files and classes that take a class's place in this module."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ragbook.migrate.calls import is_plain
+from ragbook.migrate.members import reach_of
 from ragbook.migrate.methods import IN_CONFIG
 from ragbook.migrate.objects import objects_of
 from ragbook.migrate.plan import Plan
@@ -17,8 +18,11 @@ from ragbook.migrate.table import Retired
 from ragbook.migrate.uses import OLD_METHODS, Module
 from ragbook.migrate.values import Left
 
-SEARCHES = {*OLD_METHODS, *OLD_METHODS.values()}
-TAKEN = {"input", "query", "config", "run_id"}
+SEARCHES = {
+    *(*OLD_METHODS, *OLD_METHODS.values()),
+    *("batch", "abatch", "batch_as_completed", "abatch_as_completed", "stream", "astream"),
+}
+TAKEN = {"input", "inputs", "query", "config", "return_exceptions", "run_id"}
 """Keywords of a search itself, then and now."""
 STORES = {"as_retriever"}
 """Methods whose result is no retired class, and takes keywords of its own."""
@@ -54,19 +58,20 @@ def check_searches(plan: Plan) -> None:
         if isinstance(use.entry, Retired) and (called := plan.module.called(use))
         for node in objects_of(plan, use.entry, called[0])
     }
+    finder = _Searches()
+    plan.module.wrapper.module.visit(finder)
     entries = [use.entry for use in plan.module.uses]
     found = [one for one in entries if isinstance(one, Retired) and "Retriever" in one.name]
     rows = {row.name: row for row in found}.values()
-    for attribute, line in plan.module.methods:
-        search = _search_of(plan.module, attribute.value)
-        more = _more(search) if search else ()
-        if not more or attribute.value in known or _is_a_store_s(plan.module, attribute.value):
+    for search, owner, method in finder.found:
+        more = _more(search)
+        if not more or owner in known or _is_a_store_s(plan.module, owner):
             continue
         name = more[0].keyword.value if more[0].keyword else "**"
         why = f"it gives {name} to a search, maybe with such an object, which here is an error"
         for row in rows:
-            if plan.rewrites(row):
-                plan.left[row.name].append((line, why))
+            if plan.rewrites(row) and (method in OLD_METHODS or _may_search(plan, row, owner)):
+                plan.left[row.name].append((plan.module.line(search), why))
 
 
 def without_ignored(plan: Plan, original: cst.Call, updated: cst.Call) -> cst.Call:
@@ -101,6 +106,24 @@ def _more(search: cst.Call) -> Sequence[cst.Arg]:
         for one in search.args
         if one.star == "**" or (one.keyword and one.keyword.value not in taken)
     ]
+
+
+def _may_search(plan: Plan, row: Retired, owner: cst.BaseExpression) -> bool:
+    """Tell whether an object may be searched by a method that models and chains have, too."""
+    reach = reach_of(plan, row)
+    return reach.may_be(owner) and reach.holds(owner)
+
+
+class _Searches(cst.CSTVisitor):
+    """Find the calls of searches, each with the object and the method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[cst.Call, cst.BaseExpression, str]] = []
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in SEARCHES:
+            self.found.append((node, node.func.value, node.func.attr.value))
 
 
 def _is_a_store_s(module: Module, owner: cst.BaseExpression) -> bool:
