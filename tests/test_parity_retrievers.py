@@ -240,6 +240,33 @@ def test_an_ensemble_keeps_the_same_text_of_two_files_apart() -> None:
     assert len(new.RRFEnsembleRetriever(retrievers=legs).invoke("q")) == 2
 
 
+async def test_a_source_that_one_list_holds_twice_counts_once_in_it() -> None:
+    """The old class credits b.md with 1/62 + 1/63, ours with 1/62, which is less than 1/61."""
+    found = [doc("owl", file="a.md"), doc("kite", file="b.md"), doc("heron", file="b.md")]
+    search = ListRetriever(documents=found)
+    theirs = old.EnsembleRetriever(retrievers=[search], id_key="file")
+    ours = new.RRFEnsembleRetriever(
+        retrievers=[search], key=lambda document: document.metadata["file"]
+    )
+    assert texts(theirs.invoke("q")) == texts(await theirs.ainvoke("q")) == ["kite", "owl"]
+    assert texts(ours.invoke("q")) == texts(await ours.ainvoke("q")) == ["owl", "kite"]
+
+
+@every_seed
+def test_with_a_key_an_ensemble_fuses_the_same_where_each_list_holds_it_once(seed: int) -> None:
+    legs = lists(seed)
+    for leg in legs:
+        for document in leg.documents:
+            document.metadata["file"] = document.page_content[-4:]
+        by_file = {document.metadata["file"]: document for document in reversed(leg.documents)}
+        leg.documents = [one for one in leg.documents if by_file[one.metadata["file"]] is one]
+    theirs = old.EnsembleRetriever(retrievers=legs, weights=[0.5, 0.3, 0.2], id_key="file")
+    ours = new.RRFEnsembleRetriever(
+        retrievers=legs, weights=[0.5, 0.3, 0.2], key=lambda document: document.metadata["file"]
+    )
+    assert texts(ours.invoke("q")) == texts(theirs.invoke("q"))
+
+
 PIECES = [doc(text, doc_id="a.md") for text in ("red kite", "grey owl", "blue heron")]
 TWICE = [doc("red kite", source="a.md", start_index=0), doc("red kite", source="a.md")]
 
