@@ -409,7 +409,7 @@ def test_the_lines_of_a_requirements_file_are_said(tmp_path: Path) -> None:
     listed = "langchain-community==0.2\nlangchain>0.1  # why\nlangchain_core==0.2.3\nnumpy\n"
     files = {"a.py": OLD, "requirements.txt": listed, "requirements-dev.txt": "langchain\npytest\n"}
     result = written(tmp_path, files)
-    assert closing(result)[2:] == [
+    assert closing(result)[3:] == [
         "",
         "Take out of requirements-dev.txt:",
         "    langchain",
@@ -423,7 +423,7 @@ def test_the_lines_of_a_requirements_file_are_said(tmp_path: Path) -> None:
     ]
     # What is there already is in no list.
     put(tmp_path, {"a.py": OLD, "requirements.txt": f"{core}\n", "requirements-dev.txt": ""})
-    assert len(closing(written(tmp_path, {}))) == 2
+    assert len(closing(written(tmp_path, {}))) == 3
 
 
 @pytest.mark.parametrize(
