@@ -25,10 +25,10 @@ def plan_makers(plan: Plan) -> None:
     """
     entries = [one.entry for one in plan.module.imports] + [u.entry for u in plan.module.uses]
     for move in dict.fromkeys(one for one in entries if isinstance(one, Move)):
-        if move.rewrite and move.old:
+        if move.old and plan.rewrites(move):
             uses = [use for use in plan.module.uses if use.entry is move]
-            for line, why in [*_calls(plan, move, uses), *_gone(plan, move, uses)]:
-                plan.moves_left.setdefault(move, []).append((line, why))
+            if reasons := [*_calls(plan, move, uses), *_gone(plan, move, uses)]:
+                plan.left[move.old] += reasons
 
 
 def _calls(plan: Plan, move: Move, uses: list[Use]) -> Iterator[tuple[int, str]]:
