@@ -883,6 +883,67 @@ def test_an_old_method_of_a_known_retriever_is_rewritten_beside_one_of_the_same_
     assert not reasons(new).strip()
 
 
+HINTED = [
+    "def f(r: BaseRetriever): return r.{}('q')\n",
+    "def f(r: 'BaseRetriever | None' = None): return r.{}('q')\n",
+    "def f(r: Optional[VectorStoreRetriever]): return r.{}('q')\n",
+    "def f(r: Annotated[BaseRetriever, Depends(get)]): return r.{}('q')\n",
+    "def f(r: lc.BaseRetriever):\n    s = r\n    return s.{}('q')\n",
+    "class A:\n    r: BaseRetriever\n    def f(self): return self.r.{}('q')\n",
+    "class A:\n    def __init__(self, r: BaseRetriever): self.r = r\n"
+    "    def f(self): return self.r.{}('q')\n",
+    "class A:\n    r: BaseRetriever\ndef f(a: A, b: 'A'): return a.r.{0}('q') + b.r.{0}('q')\n",
+    "class A:\n    r: BaseRetriever\na = A(x)\na.r.{}('q')\n",
+    "def make() -> BaseRetriever: ...\nmake().{}('q')\nr = make()\nr.{}('q')\n",
+    "async def make() -> BaseRetriever: ...\nasync def f(): return (await make()).{}('q')\n",
+    "class A:\n    def make(self) -> BaseRetriever: ...\n"
+    "    def f(self): return self.make().{}('q')\n",
+    "class A:\n    @property\n    def r(self) -> BaseRetriever: ...\n"
+    "    def f(self): return self.r.{}('q')\n",
+]
+HINTS = (
+    "import langchain_core.retrievers as lc\n"
+    "from langchain_core.retrievers import BaseRetriever\n"
+    "from langchain_core.vectorstores import VectorStoreRetriever\n"
+)
+
+
+@pytest.mark.parametrize("use", HINTED)
+def test_an_old_method_of_what_an_annotation_says_to_be_a_retriever_is_rewritten(use: str) -> None:
+    new = rewritten(
+        HINTS
+        + OWN_METHOD
+        + use.replace("{}", "get_relevant_documents").format("get_relevant_documents")
+    )
+    assert new.text == HINTS + OWN_METHOD + use.replace("{}", "invoke").format("invoke")
+
+
+NOT_HINTED = [
+    "def f(r: Index): return r.{}('q')\n",
+    "def f(r: BaseRetriever | Mine): return r.{}('q')\n",
+    "def f(r: list[BaseRetriever]): return r.{}('q')\n",
+    "def f(r: MineRetriever): return r.{}('q')\n",
+    "def f(r: BaseRetriever):\n    r = Mine()\n    return r.{}('q')\n",
+    "class A:\n    r: BaseRetriever\n    def f(self):\n        self.r = Mine()\n"
+    "        return self.r.{}('q')\n",
+    "class A:\n    r: BaseRetriever\ndef f(a): return a.r.{}('q')\n",
+    "def f(r: BaseRetriever): return r.{}('q')\n"
+    "class Own(BaseRetriever):\n    def {}(self, query): ...\n",
+]
+
+
+@pytest.mark.parametrize("use", NOT_HINTED)
+def test_an_old_method_that_stays_is_said_to_fail_on_a_retriever(use: str) -> None:
+    code = HINTS + OWN_METHOD + use.replace("{}", "get_relevant_documents")
+    new = rewritten(code)
+    assert new.text == code
+    (one,) = new.findings
+    line = next(n for n, text in enumerate(code.splitlines(), 1) if ".get_relevant" in text)
+    assert one.line == line
+    assert "with langchain-core 1 no retriever has it" in one.why
+    assert one.why.endswith("this line fails: call invoke")
+
+
 def test_an_old_method_of_what_may_be_another_object_stays() -> None:
     code = (
         f"{OWN_METHOD}Mine().get_relevant_documents('q')\n"

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from ragbook.migrate.hints import Hints
 from ragbook.migrate.uses import OLD_METHODS, Module
 
 IN_CONFIG = ("callbacks", "tags", "metadata", "run_name")
 """Arguments that belong into the config of `invoke`."""
+FAILS = "with langchain-core 1 no retriever has it, and on one this line fails: call"
 
 
 @dataclass
@@ -24,23 +26,29 @@ class MethodPlan:
 
 
 def plan_methods(
-    module: Module, own_methods: Collection[str], retrievers: Collection[cst.CSTNode] = ()
+    module: Module,
+    own_methods: Collection[str],
+    overridden: Collection[str] = (),
+    retrievers: Collection[cst.CSTNode] = (),
 ) -> MethodPlan:
     """Decide which calls of the old methods are rewritten.
 
     Args:
         module: What was found in the module.
         own_methods: Old names that classes of the project define themselves.
+        overridden: Those of them that a class with a base defines, which may be a retriever.
         retrievers: Expressions that stand for objects of retired classes, and for nothing else.
     """
     plan = MethodPlan()
+    hints = Hints(module, retrievers)
     for node, line in module.methods:
         name = node.attr.value
         new = OLD_METHODS[name]
         parent = module.parent(node)
         call = parent if isinstance(parent, cst.Call) and parent.func is node else None
         why = ""
-        if name in own_methods and node.value not in retrievers:
+        said = name not in overridden and hints.is_retriever(node.value)
+        if name in own_methods and node.value not in retrievers and not said:
             why = f"a class of the project has a method {name} of its own"
         elif isinstance(node.value, cst.Call) and isinstance(node.value.func, cst.Name):
             why = (
@@ -54,7 +62,7 @@ def plan_methods(
             plan.attributes[node] = new
             if call:
                 plan.calls.add(call)
-        plan.found.append((line, name, new, why))
+        plan.found.append((line, name, new, f"{why}; {FAILS} {new}" if why else ""))
     for name, line in module.method_names:
         plan.found.append((line, name, OLD_METHODS[name], "it is named in a string"))
     return plan

@@ -28,9 +28,11 @@ class Surroundings:
     Args:
         prefix: The module of the copied files as imported here: `app.retrievers`, `.retrievers`.
         is_init: Whether it is the `__init__.py` of a package, whose names others import.
-        imported_elsewhere: Names that other modules of the project import from it; "*" for all.
+        imported_elsewhere: Names that other modules of the project import from it, each with a
+            place; "*" for all.
         patched: Names in it that strings of the project reach, as `mock.patch("app.rag.X")`.
         own_methods: Old method names that classes of the project define themselves.
+        overridden: Those of them that a class with a base defines, which may be a retriever.
         words: By class, words that say what is done with its objects, each with a place.
         words_elsewhere: Attributes of retired classes' objects that other files use, and where.
         kept: What stays in every file, each with the reason, as `together.kept_everywhere` says.
@@ -40,9 +42,10 @@ class Surroundings:
 
     prefix: str = "retrievers"
     is_init: bool = False
-    imported_elsewhere: frozenset[str] = frozenset()
+    imported_elsewhere: Mapping[str, str] = field(default_factory=dict)
     patched: frozenset[str] = frozenset()
     own_methods: frozenset[str] = frozenset()
+    overridden: frozenset[str] = frozenset()
     words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     words_elsewhere: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
@@ -51,8 +54,12 @@ class Surroundings:
 
     def is_imported(self, name: str) -> bool:
         """Tell whether another module of the project has a name from this one."""
-        starred = "*" in self.imported_elsewhere and not name.startswith("_")
-        return starred or name in self.imported_elsewhere
+        return bool(self.importer(name))
+
+    def importer(self, name: str) -> str:
+        """Say where another module has a name from this one; empty if none has."""
+        starred = "" if name.startswith("_") else self.imported_elsewhere.get("*", "")
+        return self.imported_elsewhere.get(name, starred)
 
 
 @dataclass

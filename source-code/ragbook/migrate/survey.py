@@ -14,6 +14,9 @@ from ragbook.migrate.plan import Surroundings
 from ragbook.migrate.said import Said, said_in, said_of_others
 from ragbook.migrate.uses import OLD_METHODS
 
+NO_BASES = {"object", "ABC", "abc.ABC", "Protocol", "typing.Protocol"}
+"""Bases that make no class a retriever."""
+
 
 @dataclass
 class Survey:
@@ -26,6 +29,8 @@ class Survey:
     """By file: names in it, as strings such as "app.rag.build" name them."""
     own_methods: set[str] = field(default_factory=set)
     """Old method names that classes of the project define themselves."""
+    overridden: set[str] = field(default_factory=set)
+    """Those of them that a class with a base defines, which may be a retriever."""
     words: list[Said] = field(default_factory=list)
     """Attributes, keywords and strings that say how a class is used, as the table names them."""
     members: list[Said] = field(default_factory=list)
@@ -42,9 +47,14 @@ class Survey:
         return Surroundings(
             prefix=prefix,
             is_init=file.name == "__init__.py",
-            imported_elsewhere=frozenset(name for name, by in self.imported[file] if by != file),
+            imported_elsewhere={
+                name: _place_of(self.links.codes[by], name)
+                for name, by in sorted(self.imported[file])
+                if by != file
+            },
             patched=frozenset(self.in_strings[file]),
             own_methods=frozenset(self.own_methods),
+            overridden=frozenset(self.overridden),
             words=self._words(file),
             words_elsewhere={one.word: one.where(file) for one in self._members(file)},
             kept=self.kept,
@@ -85,6 +95,9 @@ def read_project(codes: Sequence[Code]) -> Survey:
                 paths |= code.paths(node)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 survey.own_methods |= OLD_METHODS.keys() & {node.name}
+            elif isinstance(node, ast.ClassDef) and {*map(ast.unparse, node.bases)} - NO_BASES:
+                names = {getattr(one, "name", "") for one in node.body}
+                survey.overridden |= OLD_METHODS.keys() & names
         for file, name in _named_in_files(links, paths):
             survey.imported[file].add((name, code.file))
         for file, name in _named_in_files(links, code.strings):
@@ -98,3 +111,14 @@ def _named_in_files(links: Links, paths: Iterable[Names]) -> Iterator[tuple[Path
     """Yield what paths name in files, of a class and its method only the class."""
     for path in paths:
         yield from ((file, rest[0]) for file, rest in links.files_of(path) if rest)
+
+
+def _place_of(code: Code, name: str) -> str:
+    """Say where a file first names something that it has from another one."""
+    lines = [
+        node.lineno
+        for node in code.nodes
+        if (isinstance(node, ast.ImportFrom) and any(a.name in (name, "*") for a in node.names))
+        or (isinstance(node, ast.Attribute) and node.attr == name)
+    ]
+    return place(code.file, min(lines, default=1))
