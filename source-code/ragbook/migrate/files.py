@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ragbook.migrate.table import OLD_MODULES
+
 SKIPPED = {"node_modules", "__pycache__", "site-packages"}
 LARGEST = {".py": 2_000_000, ".ipynb": 50_000_000}
 """Bytes above which a file is reported and not read: nobody writes such a one by hand."""
 MENTIONS = re.compile(
-    r"\blangchain(?:_classic|_community|_core\.pydantic_v1)?\b|(?<!\w)a?get_relevant_documents\b"
+    rf"\b(?:{'|'.join(map(re.escape, OLD_MODULES))})\b|(?<!\w)a?get_relevant_documents\b"
 )
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 OLD_PACKAGES = ("langchain", "langchain_classic", "langchain_community")
+OLD_MODULES = (*OLD_PACKAGES, "langchain_core.pydantic_v1")
+"""The packages, and what is gone from langchain-core."""
 STILL_IN_LANGCHAIN = {
     "langchain": {"__version__"},
     "langchain.agents": {"AgentState", "create_agent"},
@@ -263,7 +265,7 @@ def canonical(module: str) -> str:
 
 def is_old(module: str) -> bool:
     """Tell whether a module is of one of the three old packages, or gone from langchain-core."""
-    return module.partition(".")[0] in OLD_PACKAGES or module == "langchain_core.pydantic_v1"
+    return module in OLD_MODULES or module.partition(".")[0] in OLD_PACKAGES
 
 
 def is_still_there(path: str) -> bool:
