@@ -443,10 +443,7 @@ PAIRS = {
         e = EnsembleRetriever(retrievers=[a], c=2)
         """,
         """
-        try:
-            from app.retrievers.ensemble import RRFEnsembleRetriever
-        except ImportError:
-            from app.retrievers.ensemble import RRFEnsembleRetriever
+        from app.retrievers.ensemble import RRFEnsembleRetriever
         e = RRFEnsembleRetriever(retrievers=[a], k=2)
         """,
     ),

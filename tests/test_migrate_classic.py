@@ -396,6 +396,13 @@ def test_what_is_left_is_listed_as_left_with_where_it_is_for_now(tmp_path: Path)
     assert "uv add" in "".join(lines[told:])
 
 
+def test_a_line_that_installs_langchain_asks_for_no_package(tmp_path: Path) -> None:
+    cells = ["%pip install langchain", "from langchain.chains import LLMChain"]
+    notebook = {"cells": [{"cell_type": "code", "source": one, "outputs": []} for one in cells]}
+    (tmp_path / "n.ipynb").write_text(json.dumps(notebook))
+    assert migrate(tmp_path).packages == [classic.REQUIREMENTS["langchain_classic"]]
+
+
 def test_it_is_what_happens_if_nothing_is_said(tmp_path: Path) -> None:
     put(tmp_path)
     done = CliRunner().invoke(app, ["migrate", str(tmp_path), "--json"])

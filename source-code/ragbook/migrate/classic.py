@@ -80,7 +80,7 @@ def _new_module(module: str) -> str:
 
 def packages_for(one: Finding) -> Iterator[str]:
     """Yield the requirements without which what is left cannot be imported from where it is."""
-    if one.kind == "logger":
+    if one.kind not in ("import", "use", "string"):
         return
     path = one.for_now or one.old
     package = path.partition(".")[0]
