@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import textwrap
 from collections.abc import Mapping
@@ -191,7 +192,7 @@ def test_an_attribute_in_a_file_that_can_have_the_object_keeps_its_class(
     result = written(tmp_path, {"build.py": built, "use.py": use, "main.py": main})
     assert (tmp_path / "build.py").read_text() == built
     line = use[: use.index(".id_key" if "id_key" in use else ".c")].count("\n") + 1
-    assert f"(use.py:{line})" in result.left[0].why
+    assert f"use.py:{line})" in result.left[0].why
 
 
 UNRELATED = {
@@ -224,6 +225,49 @@ def test_a_search_by_as_retriever_keeps_no_class(tmp_path: Path) -> None:
     assert "from_vectorstore" in (tmp_path / "build.py").read_text()
 
 
+HYBRID = "from langchain.retrievers import EnsembleRetriever\n"
+BUILT = "EnsembleRetriever(retrievers=[a], c=2)"
+SEARCHED = {
+    "a name that it imports": "from build import made\nmade.invoke('q', k=3)\n",
+    "a module": "import build\nbuild.made.invoke('q', k=3)\n",
+    "what a function gives": "from build import make\nr = make()\nr.batch(['q'], k=3)\n",
+    "a field": "from build import App\nApp().e.invoke('q', k=3)\n",
+    "a parameter": "import build\ndef ask(retriever): return retriever.invoke('q', k=3)\n",
+    "an old method": "import build\ndef ask(r): return r.get_relevant_documents('q', k=3)\n",
+}
+SEARCHED_IN = (
+    f"{HYBRID}made = {BUILT}\ndef make(): return made\n"
+    "class App:\n    def __init__(self): self.e = made\nmodel = Model()\ndef say(): return model\n"
+)
+
+
+@pytest.mark.parametrize("use", SEARCHED.values(), ids=SEARCHED)
+def test_a_keyword_of_a_search_in_another_file_keeps_the_class(tmp_path: Path, use: str) -> None:
+    result = written(tmp_path, {"build.py": SEARCHED_IN, "use.py": use})
+    assert (tmp_path / "build.py").read_text() == SEARCHED_IN
+    line = next(n for n, text in enumerate(use.splitlines(), 1) if "k=3" in text)
+    assert f"gives a keyword to a search (use.py:{line})" in result.left[0].why.replace(
+        f"{os.path.relpath(tmp_path)}/", ""
+    )
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "from build import model\nmodel.invoke('q', stop=['x'])\n",
+        "from build import say\nsay().invoke('q', stop=['x'])\n",
+        "from build import made\nmade.invoke('q', config={})\nmade.invoke(input='q')\n",
+        "import build\ndef ask(llm): return llm.invoke('q', stop=['x'])\n",
+        "import build\nretriever = store.as_retriever()\nretriever.invoke('q', k=3)\n",
+    ],
+)
+def test_a_keyword_for_something_else_in_another_file_keeps_no_class(
+    tmp_path: Path, use: str
+) -> None:
+    written(tmp_path, {"build.py": SEARCHED_IN, "use.py": use})
+    assert "import RRFEnsembleRetriever" in (tmp_path / "build.py").read_text()
+
+
 TFIDF = "from langchain_community.retrievers import TFIDFRetriever\n"
 TFIDF += "r = TFIDFRetriever.from_texts(texts)\n"
 STORE = "from langchain_community.vectorstores import FAISS\ndb = FAISS.from_texts(texts, e)\n"
@@ -239,7 +283,7 @@ def test_a_class_is_not_left_for_what_is_done_with_another(tmp_path: Path) -> No
     unknown = "import words\nwords.r.save_local('x')\n"
     result = written(tmp_path / "2", {"words.py": TFIDF, "use.py": unknown})
     assert result.changes == []
-    assert "save_local (use.py:2)" in result.left[0].why
+    assert f"save_local ({os.path.relpath(tmp_path / '2/use.py')}:2)" in result.left[0].why
     # It names the one class, and has an object of the other.
     files = {"store.py": STORE, "use.py": f"{TFIDF}from store import db\ndb.save_local('x')\n"}
     written(tmp_path / "3", files)
@@ -260,7 +304,8 @@ def test_a_class_whose_objects_another_file_pickles_is_left(tmp_path: Path, use:
     result = written(tmp_path, {"build.py": built, "use.py": use})
     assert result.changes == []
     line = use.count("\n")
-    assert f"another file pickles (use.py:{line})" in result.left[0].why
+    where = os.path.relpath(tmp_path / "use.py")
+    assert f"another file pickles ({where}:{line})" in result.left[0].why
     other = use.replace("build(1)", "1").replace("from build", "from other")
     written(tmp_path / "2", {"build.py": built, "use.py": other})
     assert "RRFEnsembleRetriever" in (tmp_path / "2" / "build.py").read_text()
@@ -284,7 +329,8 @@ def test_a_class_whose_name_another_file_compares_is_left(tmp_path: Path, test: 
     use = f"from build import build\nif type(build(1)).__name__ {test}: print(1)\n"
     result = written(tmp_path, {"build.py": built, "use.py": use})
     assert result.changes == []
-    assert "__name__ (use.py:2), which differs here" in result.left[0].why
+    where = os.path.relpath(tmp_path / "use.py")
+    assert f"__name__ ({where}:2), which differs here" in result.left[0].why
 
 
 # What a name stands for
@@ -424,8 +470,6 @@ def test_an_import_whose_name_is_used_otherwise_stays_and_is_listed(more: str) -
 # What an attribute belongs to
 
 
-HYBRID = "from langchain.retrievers import EnsembleRetriever\n"
-BUILT = "EnsembleRetriever(retrievers=[a], c=2)"
 FOLLOWED = [
     ("f = e = {}\nf.c = 3\nprint(e.c)\n"),
     ("e = {}\nf = e\nf.c = 3\n"),

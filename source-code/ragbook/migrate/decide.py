@@ -46,7 +46,7 @@ from ragbook.migrate.meaning import is_star, other_meaning
 from ragbook.migrate.members import check_members, plan_annotated, plan_members
 from ragbook.migrate.places import is_type
 from ragbook.migrate.plan import COMPRESSION, PICKLED, Plan, Surroundings
-from ragbook.migrate.searches import check_searches, plan_searches
+from ragbook.migrate.searches import check_searches, check_searches_elsewhere, plan_searches
 from ragbook.migrate.stores import plan_stores
 from ragbook.migrate.table import Elsewhere, Retired, retired
 from ragbook.migrate.together import keep_together
@@ -109,8 +109,11 @@ def _check_import(plan: Plan, row: Retired, item: Imported) -> None:
         plan.left[row.name].append((line, "it is an attribute of a class, whose uses are not seen"))
     if local in plan.module.exported:
         plan.left[row.name].append((line, "it is handed on in __all__ to callers not seen here"))
-    elif plan.around.is_init or plan.around.is_imported(local):
-        plan.left[row.name].append((line, "other modules import it from here, and may call it"))
+    elif where := plan.around.importer(local):
+        said = f"other modules import it from here ({where}), and may call it"
+        plan.left[row.name].append((line, said))
+    elif plan.around.is_init:
+        plan.left[row.name].append((line, "a package has it, from which others may import it"))
 
 
 def _check_row(plan: Plan, row: Retired) -> None:
@@ -177,6 +180,7 @@ def _plan_calls(plan: Plan) -> None:
     _check_mixed(plan)
     check_members(plan)
     check_searches(plan)
+    check_searches_elsewhere(plan)
 
 
 def _plan_unfused(plan: Plan, row: Retired, use: Use) -> None:

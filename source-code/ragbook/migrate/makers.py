@@ -35,8 +35,10 @@ def _calls(plan: Plan, move: Move, uses: list[Use]) -> Iterator[tuple[int, str]]
     locals_ = {item.local: item.line for item in plan.module.imports if item.entry is move}
     outside = plan.module.exported | plan.around.patched
     for local, line in locals_.items():
-        if move.rules.only and (local in outside or plan.around.is_imported(local)):
-            yield line, "other modules have it from here, and may call it"
+        where = plan.around.importer(local)
+        if move.rules.only and (local in outside or where):
+            at = f" ({where})" if where else ""
+            yield line, f"other modules have it from here{at}, and may call it"
     for use in uses:
         try:
             _check(plan, move, use)

@@ -11,7 +11,7 @@ from pathlib import Path
 from ragbook.migrate.imports import Code, Names
 from ragbook.migrate.links import Links
 from ragbook.migrate.plan import Surroundings
-from ragbook.migrate.said import Said, said_in, said_of_others
+from ragbook.migrate.said import Said, place, said_in, said_of_others
 from ragbook.migrate.uses import OLD_METHODS
 
 NO_BASES = {"object", "ABC", "abc.ABC", "Protocol", "typing.Protocol"}
