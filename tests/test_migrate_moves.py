@@ -145,6 +145,14 @@ def test_a_store_is_left_where_persist_does_not_stand_alone_or_is_of_an_unknown_
     assert "it writes by itself" in reasons(new)
 
 
+def test_a_store_that_is_left_keeps_its_calls_of_what_did_nothing() -> None:
+    code = (
+        "from langchain_community.vectorstores import Chroma\n"
+        "db = Chroma('n', e)\ndb.persist()\ndone = db.persist()\n"
+    )
+    assert rewritten(code).text == code
+
+
 def test_persist_of_an_imported_module_or_object_is_another_one() -> None:
     code = (
         "import disk\nfrom index import storage\n"
