@@ -47,6 +47,7 @@ PASS = [
     "if TYPE_CHECKING:\n    from langchain.chains import LLMChain\n",
     "try:\n    from langchain.chains import LLMChain\nexcept ImportError:\n    LLMChain = None\n",
     "try:\n    import langchain\nexcept ImportError:\n    from langchain.chains import LLMChain\n",
+    "with suppress(ImportError):\n    from langchain.chains import LLMChain\n",
     "def f(:\n",
 ]
 

@@ -37,6 +37,8 @@ def _of(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str, str]]:
         elif isinstance(node, ast.Try) and any(_catches(one) for one in node.handlers):
             failed = bool([*_of(node.body)])
             yield from _of([*(node.handlers if failed else node.orelse), *node.finalbody])
+        elif isinstance(node, ast.With) and "suppress(" in ast.unparse(node.items[0]):
+            continue
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             yield from _of(node.orelse)
         elif not isinstance(node, ast.expr):

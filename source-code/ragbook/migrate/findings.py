@@ -30,7 +30,7 @@ class Finding:
         differs: What behaves differently.
         why: Why it is left for hand; empty where it is rewritten.
         cell: The cell of the notebook, counted from 1.
-        for_now: From where `--classic` imports it until it is moved; empty if from where it was.
+        for_now: From where it is imported until it is moved; empty if from where it was.
     """
 
     file: str

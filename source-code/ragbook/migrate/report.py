@@ -245,8 +245,8 @@ def _bridge(result: Migration) -> Iterator[str]:
     needed = {one for places in there for finding in places for one in packages_for(finding)}
     if not (packages := sorted(one.partition(">")[0] for one in needed)):
         return
-    one = len(packages) == 1
-    be, goes, them = ("is", "it goes", "it") if one else ("are", "they go", "them")
+    single = len(packages) == 1
+    be, goes, them = ("is", "it goes", "it") if single else ("are", "they go", "them")
     names = f"these {len(there)} names, which are" if len(there) > 1 else "1 name, which is"
     yield ""
     yield (
