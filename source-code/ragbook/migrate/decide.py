@@ -46,7 +46,7 @@ from ragbook.migrate.meaning import is_star, other_meaning
 from ragbook.migrate.members import check_members, plan_annotated, plan_members
 from ragbook.migrate.places import is_type
 from ragbook.migrate.plan import COMPRESSION, PICKLED, Plan, Surroundings
-from ragbook.migrate.searches import check_searches, plan_searches
+from ragbook.migrate.searches import check_searches, check_searches_elsewhere, plan_searches
 from ragbook.migrate.stores import plan_stores
 from ragbook.migrate.table import Elsewhere, Retired, retired
 from ragbook.migrate.together import keep_together
@@ -180,6 +180,7 @@ def _plan_calls(plan: Plan) -> None:
     _check_mixed(plan)
     check_members(plan)
     check_searches(plan)
+    check_searches_elsewhere(plan)
 
 
 def _plan_unfused(plan: Plan, row: Retired, use: Use) -> None:

@@ -234,6 +234,13 @@ class Reach:
             self.read[node] = finder.found
         return any(self._part_holds(part, parameters) for part in self.read[node])
 
+    def gives(self, name: str) -> bool:
+        """Tell whether another module may get an object by a name of this one; "" is any name."""
+        scope = self.module.scope(self.module.wrapper.module)
+        bound = list(scope[name]) if scope and name else []
+        found = self.hold | self.are
+        return not bound or any((one.scope, one.name) in found for one in bound)
+
     def _part_holds(self, node: cst.CSTNode, parameters: bool) -> bool:
         if node in self.objects:
             return True

@@ -17,10 +17,12 @@ from pathlib import Path
 from ragbook.migrate.imports import Code
 from ragbook.migrate.links import Links
 from ragbook.migrate.members import PICKLERS
+from ragbook.migrate.methods import IN_CONFIG
 from ragbook.migrate.plan import COMPRESSION, PICKLED
 from ragbook.migrate.reach import ANYTHING
+from ragbook.migrate.searches import SEARCHED, SEARCHES, TAKEN
 from ragbook.migrate.table import makers, retired
-from ragbook.migrate.uses import CLASS_NAMES
+from ragbook.migrate.uses import CLASS_NAMES, OLD_METHODS
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ def said_of_others(code: Code, links: Links) -> Iterator[Said]:
     """Yield what a file does with objects that other files build."""
     yield from _said_of_members(code, links)
     yield from _said_of_pickles(code, links)
+    yield from _said_of_searches(code, links)
 
 
 def _said_anywhere(code: Code, links: Links) -> Iterator[Said]:
@@ -117,6 +120,28 @@ def _said_of_pickles(code: Code, links: Links) -> Iterator[Said]:
             paths = {path for name in names for path in code.sources(name)}
             if source := links.origins(paths):
                 yield Said(PICKLED, code.file, node.lineno, classes, source)
+
+
+def _said_of_searches(code: Code, links: Links) -> Iterator[Said]:
+    """Yield keywords of searches with what another file builds, each with the name it has there."""
+    classes = frozenset(name for name in retired() if "Retriever" in name)
+    others = _names_of_others(code)
+    for node in code.nodes:
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        owner, method = node.func.value, node.func.attr
+        taken = TAKEN | set(IN_CONFIG if method in OLD_METHODS else ())
+        if method not in SEARCHES or all(one.arg in taken for one in node.keywords):
+            continue
+        paths = code.sources(owner)
+        if source := links.origins(paths):
+            for name in {rest[0] for p in paths for _, rest in links.files_of(p) if rest}:
+                yield Said(f"{SEARCHED}{name}", code.file, node.lineno, classes, source)
+            continue
+        # All runnables have the new methods, and retrievers alone the old ones.
+        known = _last(owner) in others or _named(classes, code.text)
+        if not known and (method in OLD_METHODS or "retriev" in _last(owner).lower()):
+            yield Said(SEARCHED, code.file, node.lineno, classes)
 
 
 def _watched() -> dict[str, list[str]]:

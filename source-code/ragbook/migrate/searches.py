@@ -24,6 +24,8 @@ SEARCHES = {
 }
 TAKEN = {"input", "inputs", "query", "config", "return_exceptions", "run_id"}
 """Keywords of a search itself, then and now."""
+SEARCHED = "search "
+"""What the words in `words_elsewhere` begin with that are names of what is searched there."""
 STORES = {"as_retriever"}
 """Methods whose result is no retired class, and takes keywords of its own."""
 
@@ -72,6 +74,21 @@ def check_searches(plan: Plan) -> None:
         for row in rows:
             if plan.rewrites(row) and (method in OLD_METHODS or _may_search(plan, row, owner)):
                 plan.left[row.name].append((plan.module.line(search), why))
+
+
+def check_searches_elsewhere(plan: Plan) -> None:
+    """Leave the retrievers that another file may search with keywords."""
+    words = plan.around.words_elsewhere
+    named = sorted((word, where) for word, where in words.items() if word.startswith(SEARCHED))
+    for use in plan.module.uses:
+        row = use.entry
+        if not isinstance(row, Retired) or "Retriever" not in row.name or not plan.rewrites(row):
+            continue
+        for word, where in named:
+            if reach_of(plan, row).gives(word.removeprefix(SEARCHED)):
+                said = f"another file gives a keyword to a search ({where})"
+                why = f"{said}, maybe with such an object, which here is an error"
+                plan.left[row.name].append((use.line, why))
 
 
 def without_ignored(plan: Plan, original: cst.Call, updated: cst.Call) -> cst.Call:
