@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,8 +69,8 @@ ARGUMENTS = [
 ]
 
 
-@pytest.fixture(scope="session")
-def in_browser() -> Iterator[Callable[[Callable[[Any], T]], T]]:
+@contextmanager
+def _chromium() -> Iterator[Callable[[Callable[[Any], T]], T]]:
     """Call a function with a running Chromium.
 
     Playwright keeps an event loop running in its thread, which would be in the way of asynchronous
@@ -89,3 +90,17 @@ def in_browser() -> Iterator[Callable[[Callable[[Any], T]], T]]:
         yield lambda function: thread.submit(function, browser).result()
         thread.submit(browser.close).result()
         thread.submit(running.stop).result()
+
+
+@pytest.fixture(scope="session")
+def in_browser() -> Iterator[Callable[[Callable[[Any], T]], T]]:
+    """Call a function with a running Chromium."""
+    with _chromium() as call:
+        yield call
+
+
+@pytest.fixture(scope="module")
+def in_second_browser() -> Iterator[Callable[[Callable[[Any], T]], T]]:
+    """Call a function with another Chromium, which can read beside the first."""
+    with _chromium() as call:
+        yield call

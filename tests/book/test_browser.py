@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,21 +20,35 @@ from ragbook.book import ROOT, book_server
 InBrowser = Callable[[Callable[[Any], Any]], Any]
 
 WIDE, NARROW = 1280, 390
+HEIGHT = 900
 THEMES = ("light", "dark")
 SERIOUS = ("serious", "critical")
 
+PATIENCE = 120_000
+"""How many milliseconds a page may take: a shared machine stalls now and then."""
+
 SETTLE = """
 () => {
-  // Drop-downs open, so that their contents are looked at too. The whole file in a copy box is
-  // not: it is long, and its colours are those of all code.
+  // Drop-downs open, so that their contents are looked at too.
   document.querySelectorAll("article details").forEach((box) => {
     if (!box.closest(".copy-box")) box.open = true;
   });
+  // What axe is not to look at is taken out, since it takes its time over what it is told to leave
+  // out: the whole file in a closed copy box, which is long and has the colours of all code, and
+  // what is inside a picture, which is for the eye only.
+  document.querySelectorAll("details:not([open]) pre").forEach((code) => {
+    code.textContent = code.textContent;
+  });
+  document.querySelectorAll("svg[role=img] > :not(title)").forEach((part) => part.remove());
 }
 """
 
+# The theme lets the keyboard reach what scrolls, 300 ms after the width has changed.
+RESIZED = "() => new Promise((done) => setTimeout(done, 400))"
+
 LOOK = """
-() => {
+async () => {
+  await new Promise(requestAnimationFrame);  // the page has taken note of its width
   const root = document.documentElement;
   const shown = (element) => element.checkVisibility();
   const named = (element) =>
@@ -73,16 +89,72 @@ LOOK = """
 }
 """
 
-# What is inside a picture is for the eye only; what a closed drop-down hides is not there.
 AXE = """
-(options) => axe.run(
-  {exclude: [["svg[role=img] > *"], ["details:not([open]) pre > *"]]},
-  {resultTypes: ["violations"], preload: false, ...options}
-).then(
+(options) => axe.run(document, {resultTypes: ["violations"], preload: false, ...options}).then(
   (results) => results.violations.flatMap((violation) => violation.nodes.map((node) =>
     ({id: violation.id, impact: violation.impact, html: node.html.slice(0, 160),
       why: (node.failureSummary || "").replace(/\\s+/g, " ").slice(0, 200)}))))
 """
+
+CONTRAST = """
+async () => {
+  // Contrast depends on the look of a text alone: the first of each look tells of all. axe does not
+  // judge a single character, nor what something covers: where it does not judge, it sees them all.
+  const grounds = new Map();
+  const looks = new Map();
+  for (const element of document.body.querySelectorAll("*")) {
+    const style = getComputedStyle(element);
+    let ground = grounds.get(element.parentElement) ?? "";
+    const placed = !["static", "relative"].includes(style.position);
+    const paints = style.backgroundColor !== "rgba(0, 0, 0, 0)" || style.backgroundImage !== "none";
+    if (placed || paints || style.opacity !== "1" || style.filter !== "none") {
+      const own = [style.backgroundColor, style.backgroundImage, style.opacity, style.filter];
+      ground += [...own, placed && element.className].join();
+    }
+    grounds.set(element, ground);
+    const words = [...element.childNodes].filter((node) => node.nodeType === 3 && node.data.trim());
+    if (!words.length || !element.checkVisibility()) continue;
+    const text = [style.color, style.fontSize, style.fontWeight, style.textShadow];
+    const look = [...text, ground].join();
+    if (!looks.has(look)) looks.set(look, []);
+    looks.get(look).push(element);
+    element.dataset.text = words.some((node) => /[\\p{L}\\p{N}]{2}/u.test(node.data)) ? "word" : "";
+  }
+
+  const judge = async (elements) => {
+    elements.forEach((element) => element.dataset.judged = "");
+    const {violations, passes} = await axe.run(
+      {include: [["[data-judged]"]], exclude: [["[data-text]:not([data-judged])"]]},
+      {runOnly: {type: "rule", values: ["color-contrast"]}, elementRef: true, preload: false}
+    );
+    elements.forEach((element) => delete element.dataset.judged);
+    return [violations, passes].map((rules) => rules.flatMap((rule) => rule.nodes));
+  };
+  const first = (texts) => texts.find((text) => text.dataset.text) ?? texts[0];
+  const all = [...looks.values()];
+  const [faint, clear] = await judge(all.map(first));
+  const judged = new Set([...faint, ...clear].map((node) => node.element));
+  const unsure = all.filter((texts) => texts.length > 1 && !judged.has(first(texts))).flat();
+  if (unsure.length) faint.push(...(await judge(unsure))[0]);
+
+  // Thousands of words of code have served: to the other rules they are as one text.
+  document.querySelectorAll("pre span[data-text]:not(:has(*))").forEach((word) => {
+    word.replaceWith(word.textContent);
+  });
+  return faint.map((node) => ({id: "color-contrast", impact: node.impact,
+    html: node.html.slice(0, 160),
+    why: (node.failureSummary || "").replace(/\\s+/g, " ").slice(0, 200)}));
+}
+"""
+
+STRUCTURE = {"rules": {"color-contrast": {"enabled": False}}}
+LINKS = {"runOnly": {"type": "rule", "values": ["link-in-text-block"]}}
+WIDE_RULES = {"light": STRUCTURE, "dark": LINKS}
+"""What axe looks at beside contrast: all but colours is the same in both themes. What does not
+depend on the theme may depend on the width, so that the narrow page is looked at in light."""
+
+LOADED = {"light": (NARROW, WIDE), "dark": (WIDE, NARROW)}
+"""The width at which a page is loaded, and the one that it is then given."""
 
 
 @dataclass
@@ -125,15 +197,44 @@ def _watch(page: Any, site: str) -> list[Visit]:
     return visits
 
 
-def _read(page: Any, visits: list[Visit], address: str, where: str, axe: str, options: Any) -> None:
-    """Open an address and look at it; with options, let axe look too."""
-    visits.append(Visit(where))
-    page.goto(address, wait_until="load")
-    visits[-1].look = page.evaluate(LOOK)
-    if options is not None:
-        page.evaluate(SETTLE)
-        page.evaluate(axe)
-        visits[-1].violations = page.evaluate(AXE, options)
+def _open(browser: Any, **options: Any) -> Any:
+    """Make a page in a context of its own."""
+    context = browser.new_context(viewport={"width": WIDE, "height": HEIGHT}, **options)
+    context.set_default_timeout(PATIENCE)
+    return context.new_page()
+
+
+def _read(browser: Any, site: str, addresses: list[str], axe: str) -> list[Visit]:
+    """Look at pages at both widths in both themes, and let axe look too.
+
+    A page is loaded once a theme, at the one width in light and at the other in dark.
+    """
+    seen = []
+    for theme in THEMES:
+        # Colours are looked at when they stand still.
+        page = _open(browser, color_scheme=theme, reduced_motion="reduce")
+        visits = _watch(page, site)
+        for address in addresses:
+            views = {}
+            for width in LOADED[theme]:
+                views[width] = Visit(f"{address} ({width} px, {theme})")
+                visits.append(views[width])
+                page.set_viewport_size({"width": width, "height": HEIGHT})
+                if len(views) == 1:
+                    page.goto(site + address, wait_until="load")
+                views[width].look = page.evaluate(LOOK)
+            page.set_viewport_size({"width": WIDE, "height": HEIGHT})
+            page.evaluate(SETTLE)
+            page.evaluate(axe)
+            views[WIDE].violations += page.evaluate(CONTRAST)
+            views[WIDE].violations += page.evaluate(AXE, WIDE_RULES[theme])
+            if theme == "light":
+                page.set_viewport_size({"width": NARROW, "height": HEIGHT})
+                page.evaluate(RESIZED)
+                views[NARROW].violations += page.evaluate(AXE, STRUCTURE)
+        page.context.close()
+        seen += visits
+    return seen
 
 
 @pytest.fixture(scope="module")
@@ -144,47 +245,48 @@ def axe() -> str:
 
 
 @pytest.fixture(scope="module")
-def visits(in_browser: InBrowser, site: str, pages: dict[str, Page], axe: str) -> list[Visit]:
-    """Every page, opened at both widths in both themes.
-
-    axe runs all its rules on the wide light page. On the narrow one it leaves contrast out, as
-    colours do not depend on the width, and on the dark one it looks at nothing but colours.
-    """
+def visits(
+    in_browser: InBrowser, in_second_browser: InBrowser, site: str, pages: dict[str, Page], axe: str
+) -> list[Visit]:
+    """Every page at both widths in both themes; two browsers read half of the pages each."""
     addresses = [address for address, page in pages.items() if not page.is_redirect]
-    no_contrast = {"rules": {"color-contrast": {"enabled": False}}}
-    colours = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
-    axe_options = {(WIDE, "light"): {}, (WIDE, "dark"): colours, (NARROW, "light"): no_contrast}
 
-    def read_the_book(browser: Any) -> list[Visit]:
-        seen = []
-        for width in (WIDE, NARROW):
-            for theme in THEMES:
-                options = axe_options.get((width, theme))
-                context = browser.new_context(
-                    viewport={"width": width, "height": 900},
-                    color_scheme=theme,
-                    reduced_motion="reduce",  # colours are looked at when they stand still
-                )
-                page = context.new_page()
-                visits = _watch(page, site)
-                for address in addresses:
-                    where = f"{address} ({width} px, {theme})"
-                    _read(page, visits, site + address, where, axe, options)
-                context.close()
-                seen += visits
-        return seen
+    def half(number: int) -> Callable[[Any], list[Visit]]:
+        return lambda browser: _read(browser, site, addresses[number::2], axe)
 
-    result: list[Visit] = in_browser(read_the_book)
-    return result
+    with ThreadPoolExecutor(max_workers=1) as aside:
+        other = aside.submit(in_second_browser, half(1))
+        return in_browser(half(0)) + other.result()
 
 
-FAULTY = """<!doctype html><html lang="en"><head><title>Faulty</title></head>
-<body style="background: white"><article>
-<p style="color: #aaa">Faint words</p>
-<div style="width: 3000px">Wide</div>
+FAULTY = """<!doctype html><html lang="en"><head><title>Faulty</title><style>
+:root {color-scheme: light dark} .on-dark {background: #333} .narrow {display: none}
+.cover {position: absolute; inset: 0; background: #eee}
+@media (prefers-color-scheme: dark) {
+  body {background: #111; color: #eee} .dim {color: #333}
+  a {color: #ccc; text-decoration: none}
+}
+@media (max-width: 500px) {
+  .narrow {display: block} p.narrow::before {content: url(missing-narrow.png)}
+}
+</style><script>document.documentElement.dataset.theme =
+  matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"</script></head>
+<body><article>
+<p>Clear words <a href="#there">and a link</a></p><p class="dim">Dim if dark</p>
+<p style="color: #888; font-size: 30px">Large</p><p style="color: #888">Faint</p>
+<p style="color: #000; background: #fff">Black on white</p>
+<p style="color: #000" class="on-dark">Black on grey</p>
+<p style="color: #000; background: #fff; opacity: 0.3">Pale</p>
+<p style="color: #767676; background: #fff">Just clear</p>
+<div class="on-dark"><p style="color: #767676">Grey on grey</p></div>
+<pre><i>x</i><i>is</i><b style="color: #888">x</b><b style="color: #888">code</b></pre>
+<div style="position: relative; color: #777"><p>Covered</p><b class="cover"></b></div>
+<p style="color: #777">Not covered</p>
+<details><summary>More</summary><p style="color: #999">Within</p></details>
+<div style="width: 800px">Wide</div><button class="narrow"></button><p class="narrow"></p>
 <img src="missing.png">
 <img src="http://127.0.0.1:9/foreign.png" alt="Foreign">
-<svg role="img" aria-label="Words" width="90" height="20"><text y="15" fill="#ccc">pale</text></svg>
+<svg role="img" aria-label="Words" width="90" height="20"><text y="15" fill="#aaa">pale</text></svg>
 <script>console.error("broken")</script>
 </article></body></html>"""
 
@@ -194,24 +296,49 @@ def test_each_fault_of_a_page_is_noticed(in_browser: InBrowser, axe: str, tmp_pa
     with book_server(tmp_path) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         site = f"http://127.0.0.1:{server.server_port}/"
-
-        def read(browser: Any) -> Visit:
-            page = browser.new_page()
-            visits = _watch(page, site)
-            _read(page, visits, f"{site}faulty.html", "faulty", axe, {})
-            page.close()
-            return visits[-1]
-
-        visit = in_browser(read)
+        visits = in_browser(lambda browser: _read(browser, site, ["faulty.html"], axe))
         server.shutdown()
-    assert "broken" in visit.errors
-    assert f"{site}missing.png" in visit.failed
-    assert visit.foreign == ["http://127.0.0.1:9/foreign.png"]
-    assert visit.look["overflow"] > 0
-    assert visit.look["nameless"] == ['<img src="missing.png">']
-    assert visit.look["faint"] == ["pale"]
-    found = {violation["id"] for violation in visit.violations if violation["impact"] in SERIOUS}
-    assert {"color-contrast", "image-alt"} <= found
+    seen = {visit.where.removeprefix("faulty.html "): visit for visit in visits}
+    views = ["(390 px, light)", "(1280 px, light)", "(1280 px, dark)", "(390 px, dark)"]
+    assert list(seen) == views
+
+    def where(fault: Callable[[Visit], Any]) -> list[str]:
+        return [view for view in views if fault(seen[view])]
+
+    loaded = ["(390 px, light)", "(1280 px, dark)"]
+    narrow = ["(390 px, light)", "(390 px, dark)"]
+    assert where(lambda visit: "broken" in visit.errors) == loaded
+    assert where(lambda visit: f"{site}missing.png" in visit.failed) == loaded
+    assert where(lambda visit: f"{site}missing-narrow.png" in visit.failed) == narrow
+    assert where(lambda visit: visit.foreign == ["http://127.0.0.1:9/foreign.png"]) == loaded
+    assert where(lambda visit: visit.look["overflow"] > 0) == narrow
+    assert where(lambda visit: visit.look["nameless"] == ['<img src="missing.png">']) == views
+    assert where(lambda visit: visit.look["faint"] == ["pale"]) == views[:2]
+    assert [visit.look["theme"] for visit in visits] == ["light", "light", "dark", "dark"]
+
+    def found(rule: str) -> dict[str, list[str]]:
+        return {
+            view: [
+                re.sub("<[^>]*>", "", violation["html"])
+                for violation in seen[view].violations
+                if violation["id"] == rule and violation["impact"] in SERIOUS
+            ]
+            for view in views
+        }
+
+    always = ["Black on grey", "Pale", "Grey on grey"]
+    # By hand: #888 on white is 3.5 : 1 (enough for what is large), on #111 5.3 : 1; black on #333
+    # 1.7 : 1; black at 0.3 on white 2.1 : 1; #767676 on white 4.54 : 1, on #333 2.8 : 1; #999 on
+    # white 2.8 : 1, on #111 6.6 : 1; #777 on white 4.48 : 1, on #111 4.2 : 1; #333 on #111 1.5 : 1.
+    assert found("color-contrast") == {
+        "(390 px, light)": [],
+        "(1280 px, light)": ["Faint", *always, "code", "Within", "Not covered"],
+        "(1280 px, dark)": ["Dim if dark", *always, "Not covered"],
+        "(390 px, dark)": [],
+    }
+    assert [len(links) for links in found("link-in-text-block").values()] == [0, 0, 1, 0]
+    assert [len(images) for images in found("image-alt").values()] == [1, 1, 0, 0]
+    assert [len(buttons) for buttons in found("button-name").values()] == [1, 0, 0, 0]
 
 
 def test_no_page_has_an_error_in_the_console(visits: list[Visit]) -> None:
@@ -259,11 +386,11 @@ def in_page(in_browser: InBrowser) -> Callable[..., Any]:
 
     def open_page(function: Callable[[Any], Any], **options: Any) -> Any:
         def run(browser: Any) -> Any:
-            context = browser.new_context(viewport={"width": WIDE, "height": 900}, **options)
+            page = _open(browser, **options)
             try:
-                return function(context.new_page())
+                return function(page)
             finally:
-                context.close()
+                page.context.close()
 
         return in_browser(run)
 
