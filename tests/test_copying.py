@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,22 @@ class Fixed(BaseRetriever):
 def ids(documents):
     return [document.id for document in documents]
 """
+
+PROCESSES = """
+import json, os, signal, sys
+for line in sys.stdin:
+    folder, use = json.loads(line)
+    child = os.fork()
+    if not child:
+        signal.alarm(120)
+        os.chdir(folder)
+        os.dup2(os.open("errors.txt", os.O_WRONLY | os.O_CREAT), 2)
+        os.dup2(2, 1)
+        exec(use)
+        break
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+"""Runs each use in a process of its own, which has nothing imported but the lines above it."""
 
 USES = {
     "documents": """
@@ -387,20 +405,51 @@ def test_every_file_has_a_use_below() -> None:
     assert sorted(USES) == sorted(FILES)
 
 
+@pytest.fixture(scope="module")
+def run_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path, str], str]]:
+    """Run code in a folder, in a process of its own, and return what it failed with.
+
+    LangChain takes a second to import, so that is done once, before the process is forked.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + PROCESSES],
+        cwd=tmp_path_factory.mktemp("empty"),
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as runner:
+        assert runner.stdin
+        assert runner.stdout
+
+        def run(folder: Path, code: str) -> str:
+            print(json.dumps([str(folder), code]), file=runner.stdin, flush=True)
+            status = runner.stdout.readline()
+            errors = (folder / "errors.txt").read_text("utf-8")
+            return "" if status == "0\n" else f"status {status}{errors}"
+
+        yield run
+
+
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_a_file_copied_alone_into_an_empty_folder_works(name: str, tmp_path: Path) -> None:
+def test_a_file_copied_alone_into_an_empty_folder_works(
+    name: str, run_in: Callable[[Path, str], str], tmp_path: Path
+) -> None:
     copy_retrievers([name], tmp_path / "app")
     copied = sorted(path.name for path in (tmp_path / "app").iterdir())
     assert copied == sorted({f"{name}.py", *(f"{s}.py" for s in FILES[name].siblings)})
-    run = subprocess.run(
-        [sys.executable, "-c", PRELUDE + USES[name]],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.returncode == 0, run.stderr
+    assert run_in(tmp_path, USES[name]) == ""
+
+
+def test_what_does_not_work_alone_is_noticed(
+    run_in: Callable[[Path, str], str], tmp_path: Path
+) -> None:
+    (tmp_path / "app").mkdir()
+    assert "AssertionError" in run_in(tmp_path, "assert not ids([A])")
+    assert "No module named 'app.bm25'" in run_in(tmp_path, USES["bm25"])
+    (tmp_path / "app" / "bm25.py").write_text("from retrievers.bm25 import BM25Retriever\n")
+    assert "must not be imported by a copied file" in run_in(tmp_path, USES["bm25"])
+    assert run_in(tmp_path, "import sys; assert 'numpy' not in sys.modules") == ""
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
