@@ -121,3 +121,18 @@ def test_a_package_on_the_way_to_a_module_gives_nothing_of_its_own(tmp_path: Pat
     links = Links([read_code(tmp_path / name, text) for name, text in texts.items()])
     assert links.files_of(("app", "rag", "build")) == {(tmp_path / "app/rag.py", ("build",))}
     assert links.files_of(("app", "build")) == {(tmp_path / "app/__init__.py", ("build",))}
+
+
+def test_of_places_that_have_a_name_the_first_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "base.py": "from langchain.retrievers import EnsembleRetriever\n",
+        "b.py": "from base import EnsembleRetriever\n",
+        "a.py": "import base\n\ndef f():\n    from base import EnsembleRetriever\n"
+        "x = base.EnsembleRetriever\n",
+    }
+    monkeypatch.chdir(tmp_path)
+    left(tmp_path, files)
+    (why,) = {one.why for one in migrate(tmp_path).left if one.file == "base.py"}
+    assert "a.py:4" in why

@@ -26,11 +26,13 @@ class Import:
         path: What it brings, a module or something in one; "*" at the end is all of a module. A
             relative one begins with the folders that the dots stand for.
         local: The name that stands for it; empty for the module that `import a.b` loads.
+        line: Its line.
     """
 
     dots: int
     path: Names
     local: str
+    line: int
 
 
 @dataclass(eq=False)
@@ -123,13 +125,13 @@ def _imports(node: ast.AST, here: Path) -> Iterator[Import]:
         folder = above[min(node.level, len(above)) - 1].parts if node.level else ()
         module = (*folder, *(node.module.split(".") if node.module else ()))
         for one in node.names:
-            yield Import(node.level, (*module, one.name), one.asname or one.name)
+            yield Import(node.level, (*module, one.name), one.asname or one.name, one.lineno)
     elif isinstance(node, ast.Import):
         for one in node.names:
             path = tuple(one.name.split("."))
-            yield Import(0, path, one.asname or "")
+            yield Import(0, path, one.asname or "", one.lineno)
             if not one.asname:
-                yield Import(0, path[:1], path[0])
+                yield Import(0, path[:1], path[0], one.lineno)
 
 
 def dotted(node: ast.expr) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from ragbook.migrate.plan import Surroundings
 from ragbook.migrate.said import Said, place, said_in, said_of_others
 from ragbook.migrate.uses import OLD_METHODS
 
+Taken = tuple[str, Path, int]
 NO_BASES = {"object", "ABC", "abc.ABC", "Protocol", "typing.Protocol"}
 """Bases that make no class a retriever."""
 
@@ -23,8 +24,8 @@ class Survey:
     """What is known of a project beside the file that is rewritten."""
 
     links: Links
-    imported: dict[Path, set[tuple[str, Path]]] = field(default_factory=lambda: defaultdict(set))
-    """By file: a name, and the file that imports it from there or takes it as an attribute."""
+    imported: dict[Path, set[Taken]] = field(default_factory=lambda: defaultdict(set))
+    """By file: a name, and the file and line that imports it from there or has it by the module."""
     in_strings: dict[Path, set[str]] = field(default_factory=lambda: defaultdict(set))
     """By file: names in it, as strings such as "app.rag.build" name them."""
     own_methods: set[str] = field(default_factory=set)
@@ -48,9 +49,9 @@ class Survey:
             prefix=prefix,
             is_init=file.name == "__init__.py",
             imported_elsewhere={
-                name: _place_of(self.links.codes[by], name)
-                for name, by in sorted(self.imported[file])
-                if by != file
+                name: place(by, line)
+                for name, by, line in sorted(self.imported[file], reverse=True)
+                if by != file  # the first of them is the last one here, and stays
             },
             patched=frozenset(self.in_strings[file]),
             own_methods=frozenset(self.own_methods),
@@ -89,36 +90,26 @@ def read_project(codes: Sequence[Code]) -> Survey:
     links = Links(codes)
     survey = Survey(links)
     for code in codes:
-        paths = {one.path for one in code.imports}
+        paths = {(one.path, one.line) for one in code.imports}
         for node in code.nodes:
             if isinstance(node, ast.Attribute):
-                paths |= code.paths(node)
+                paths |= {(path, node.lineno) for path in code.paths(node)}
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 survey.own_methods |= OLD_METHODS.keys() & {node.name}
             elif isinstance(node, ast.ClassDef) and {*map(ast.unparse, node.bases)} - NO_BASES:
                 names = {getattr(one, "name", "") for one in node.body}
                 survey.overridden |= OLD_METHODS.keys() & names
-        for file, name in _named_in_files(links, paths):
-            survey.imported[file].add((name, code.file))
-        for file, name in _named_in_files(links, code.strings):
-            survey.in_strings[file].add(name)
+        for path, line in paths:
+            for file, name in _named_in_files(links, path):
+                survey.imported[file].add((name, code.file, line))
+        for path in code.strings:
+            for file, name in _named_in_files(links, path):
+                survey.in_strings[file].add(name)
         survey.words += said_in(code, links)
         survey.members += said_of_others(code, links)
     return survey
 
 
-def _named_in_files(links: Links, paths: Iterable[Names]) -> Iterator[tuple[Path, str]]:
-    """Yield what paths name in files, of a class and its method only the class."""
-    for path in paths:
-        yield from ((file, rest[0]) for file, rest in links.files_of(path) if rest)
-
-
-def _place_of(code: Code, name: str) -> str:
-    """Say where a file first names something that it has from another one."""
-    lines = [
-        node.lineno
-        for node in code.nodes
-        if (isinstance(node, ast.ImportFrom) and any(a.name in (name, "*") for a in node.names))
-        or (isinstance(node, ast.Attribute) and node.attr == name)
-    ]
-    return place(code.file, min(lines, default=1))
+def _named_in_files(links: Links, path: Names) -> list[tuple[Path, str]]:
+    """Return what a path names in files, of a class and its method only the class."""
+    return [(file, rest[0]) for file, rest in links.files_of(path) if rest]
