@@ -578,7 +578,7 @@ name = "p"
 [tool.poetry.dependencies]
 python = "^3.9"
 langchain = "^0.2"
-langchain_core = "^0.2"
+langchain_core = "0.2.5"
 [tool.poetry.group.dev.dependencies]
 langchain = "*"
 [tool.poetry.dev-dependencies]
@@ -685,3 +685,17 @@ def test_a_package_in_a_new_version_is_one_change(tmp_path: Path) -> None:
     text = "dependencies:\n  - langchain\n"
     said = closing(written(tmp_path, {"a.py": OLD, "environment.yml": text}))
     assert said[-2:] == ["Put into environment.yml, below pip:", f"    {CORE}"]
+
+
+def test_what_took_the_old_one_s_place_in_a_group_is_seen_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    groups = '[dependency-groups]\ndev = ["{}"]\n'
+    files = {"a.py": OLD, "pyproject.toml": listing("numpy") + groups.format("langchain")}
+    assert commands(closing(written(tmp_path, files))) == [
+        "uv remove --group dev langchain",
+        f'uv add --group dev "{CORE}"',
+    ]
+    put(tmp_path, {"pyproject.toml": listing("numpy") + groups.format(CORE)})
+    assert closing(migrate(tmp_path)) == ["Nothing retired in 4 files."]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from ragbook.migrate.packages import OLD_DISTRIBUTIONS, REQUIREMENT, Listed, Lists, parsed
 
@@ -91,8 +92,13 @@ class Dependencies:
 
     @property
     def _place(self) -> str:
-        """The option for new requirements: that of the old ones, if they are all in one group."""
-        options = [one.option for one in self.declared if one.option is not None]
+        """The option for new requirements: that of the old ones, if they are all in one group.
+
+        Where the old ones are gone already, it is that of what took their place.
+        """
+        new = dict(filter(None, map(parsed, self.wanted)))
+        there = self.declared or [one for one in self.lists.packages if one.package in new]
+        options = [one.option for one in there if one.option is not None]
         return "" if "" in options or len(set(options)) != 1 else options[0]
 
     @property
@@ -112,8 +118,9 @@ class Dependencies:
         there = [
             one for one in self.lists.packages if (one.package, one.file) == (name, self._main)
         ]
-        listed = next(filter(None, (REQUIREMENT.match(one.text) for one in there)), None)
-        return requirement.replace(name, listed[1], 1) if listed else requirement
+        names = [match[1] for one in there if (match := REQUIREMENT.match(one.text))]
+        listed = [one for one in names if canonicalize_name(one) == name]  # of poetry, a version
+        return requirement.replace(name, listed[0], 1) if listed else requirement
 
     def lines(self) -> Iterator[str]:
         """Yield what to do, line by line; what is in the way first."""
