@@ -102,8 +102,9 @@ def read_code(file: Path, text: str) -> Code:
         code.nodes += ast.walk(ast.parse(text))
     except (SyntaxError, ValueError, RecursionError):
         return code
+    here = file.resolve().parent
     for node in code.nodes:
-        code.imports += _imports(node, file.resolve().parent)
+        code.imports += _imports(node, here)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if DOTTED.fullmatch(node.value):
                 code.strings.add(tuple(node.value.split(".")))
