@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -104,8 +105,9 @@ class CopyReport:
         return "uv add " + " ".join(f'"{package}"' for package in self.packages)
 
 
+@cache
 def retriever_files() -> dict[str, RetrieverFile]:
-    """Read every file of `retrievers/` without importing it, by name."""
+    """Read every file of `retrievers/`, once, without importing it, by name."""
     paths = sorted(path for path in RETRIEVERS.glob("*.py") if path.stem != "__init__")
     return {path.stem: _read(path) for path in paths}
 
