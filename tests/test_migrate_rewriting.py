@@ -962,6 +962,25 @@ def test_an_old_method_of_what_an_annotation_says_to_be_a_retriever_is_rewritten
     assert new.text == HINTS + OWN_METHOD + use.replace("{}", "invoke").format("invoke")
 
 
+@pytest.mark.parametrize(
+    ("returns", "method"),
+    [
+        ("VectorStoreRetriever", "invoke"),
+        ("'VectorStoreRetriever | None'", "invoke"),
+        ("Index", "get_relevant_documents"),
+        ("list[VectorStoreRetriever]", "get_relevant_documents"),
+    ],
+)
+def test_an_old_method_goes_by_the_annotation_of_a_function_in_another_file(
+    tmp_path: Path, returns: str, method: str
+) -> None:
+    make = f"{HINTS}def make(store) -> {returns}: ...\n"
+    use = "from build import make as m\nm(1).{0}('q')\nr = m(2)\nr.{0}('q')\n"
+    old = use.format("get_relevant_documents")
+    written(tmp_path, {"own.py": OWN_METHOD, "build.py": make, "use.py": old})
+    assert (tmp_path / "use.py").read_text() == use.format(method)
+
+
 NOT_HINTED = [
     "def f(r: Index): return r.{}('q')\n",
     "def f(r: BaseRetriever | Mine): return r.{}('q')\n",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Collection, Iterable
 
 import libcst as cst
 from libcst.metadata import Assignment, BaseAssignment, ClassScope, ImportAssignment
 
+from ragbook.migrate.imports import Code
 from ragbook.migrate.uses import Module, dotted
 
 FROM_LANGCHAIN = re.compile(r"langchain(_\w+)?(\.|$)")
@@ -15,6 +17,30 @@ NO_OTHER = {"None", "Optional", "Union", "Annotated"}
 """Names in an annotation that add no other type than None."""
 DEEPEST = 8
 """How many names a value is followed through."""
+
+
+def gives_retriever(code: Code, name: str) -> bool:
+    """Tell whether a file has a function of a name whose annotation says it gives a retriever."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [one for one in code.nodes if isinstance(one, functions) and one.name == name]
+    stored = [one for one in code.nodes if isinstance(one, ast.Name) and one.id == name]
+    if any(isinstance(one.ctx, ast.Store) for one in stored) or name in code.brought:
+        return False
+    if len(found) != 1 or found[0].decorator_list or found[0].returns is None:
+        return False
+    said = ast.unparse(found[0].returns)
+    types = [one for one in re.findall(r"[\w.]+", said) if one.rpartition(".")[2] not in NO_OTHER]
+    if "[" in said and "Optional" not in said:
+        return False
+    return bool(types) and all(_is_langchain_s(code, one) for one in types)
+
+
+def _is_langchain_s(code: Code, path: str) -> bool:
+    root, *rest = path.split(".")
+    full = [".".join((*one, *rest)) for one in code.stands_for(root)]
+    return bool(full) and all(
+        FROM_LANGCHAIN.match(one) and one.endswith("Retriever") for one in full
+    )
 
 
 class Hints:
@@ -26,10 +52,13 @@ class Hints:
     Args:
         module: The module.
         known: Expressions that stand for retrievers for another reason.
+        makers: Names of functions of other files that give retrievers.
     """
 
-    def __init__(self, module: Module, known: Collection[cst.CSTNode] = ()) -> None:
-        self.module, self.known = module, set(known)
+    def __init__(
+        self, module: Module, known: Collection[cst.CSTNode], makers: Collection[str]
+    ) -> None:
+        self.module, self.known, self.makers = module, set(known), set(makers)
         finder = _Attributes()
         module.wrapper.module.visit(finder)
         self.attributes = finder.found
@@ -50,6 +79,9 @@ class Hints:
         if isinstance(node, cst.Await):
             return self.is_retriever(node.expression, depth + 1)
         if isinstance(node, cst.Call):
+            if isinstance(node.func, cst.Name) and node.func.value in self.makers:
+                bound = self._bindings(node.func)
+                return all(isinstance(one, ImportAssignment) for one in bound)
             return any(self._says(one.returns) for one in self._functions(node.func)[:1])
         return False
 

@@ -30,6 +30,7 @@ def plan_methods(
     own_methods: Collection[str],
     overridden: Collection[str] = (),
     retrievers: Collection[cst.CSTNode] = (),
+    makers: Collection[str] = (),
 ) -> MethodPlan:
     """Decide which calls of the old methods are rewritten.
 
@@ -38,9 +39,10 @@ def plan_methods(
         own_methods: Old names that classes of the project define themselves.
         overridden: Those of them that a class with a base defines, which may be a retriever.
         retrievers: Expressions that stand for objects of retired classes, and for nothing else.
+        makers: Names of functions of other files that give retrievers.
     """
     plan = MethodPlan()
-    hints = Hints(module, retrievers)
+    hints = Hints(module, retrievers, makers)
     for node, line in module.methods:
         name = node.attr.value
         new = OLD_METHODS[name]

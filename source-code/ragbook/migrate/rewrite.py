@@ -66,7 +66,8 @@ def rewrite_source(text: str, around: Surroundings, file: str = "") -> Rewritten
         return Rewritten(text)
     plan = make_plan(module, around)
     names = choose_names(plan)
-    methods = plan_methods(module, around.own_methods, around.overridden, known_objects(plan))
+    own, known = around.own_methods, known_objects(plan)
+    methods = plan_methods(module, own, around.overridden, known, around.makers)
     findings = list_findings(plan, names, methods, file)
     if around.classic:
         findings = with_bridge(findings, build_bridge(plan, names))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ragbook.migrate.hints import gives_retriever
 from ragbook.migrate.imports import Code, Names
 from ragbook.migrate.links import Links
 from ragbook.migrate.plan import Surroundings
@@ -56,12 +57,22 @@ class Survey:
             patched=frozenset(self.in_strings[file]),
             own_methods=frozenset(self.own_methods),
             overridden=frozenset(self.overridden),
+            makers=frozenset(self._makers(file)),
             words=self._words(file),
             words_elsewhere={one.word: one.where(file) for one in self._members(file)},
             kept=self.kept,
             classic=self.classic,
             loggers=self.loggers,
         )
+
+    def _makers(self, file: Path) -> Iterator[str]:
+        """Yield the names of functions of one other file that are annotated to give retrievers."""
+        for one in self.links.codes[file].imports if self.own_methods else ():
+            found = self.links.files_of(one.path)
+            if len(found) == 1 and one.local:
+                ((home, rest),) = found
+                if len(rest) == 1 and gives_retriever(self.links.codes[home], rest[0]):
+                    yield one.local
 
     def _words(self, file: Path) -> dict[str, dict[str, str]]:
         """Return by class what is said of objects that a file may build, and where."""
