@@ -157,7 +157,10 @@ def test_a_name_is_told_and_counted_once_a_file_with_all_its_lines(tmp_path: Pat
         f"      why: line 3: {why}",
         "      for now: langchain_classic.retrievers.EnsembleRetriever",
     ]
-    assert any(line.startswith("Found 2 old names, each counted once a file.") for line in lines)
+    assert any(
+        line.startswith("Found 2 old names and arguments, each counted once a file.")
+        for line in lines
+    )
     assert "--write would replace 0, leave 2 for you, and rewrite 2 files." in lines
 
 
@@ -170,7 +173,9 @@ def test_a_name_under_two_packages_is_one_and_both_are_told(tmp_path: Path) -> N
     assert lines[lines.index("Left for you:") + 2] == (
         "    lines 1 and 3: langchain.chains.LLMChain and langchain_classic.chains.LLMChain"
     )
-    assert any(line.startswith("Found 1 old name, each counted once a file.") for line in lines)
+    assert any(
+        line.startswith("Found 1 old name or argument, each counted once a file.") for line in lines
+    )
 
 
 def test_one_reason_for_all_places_is_told_once(tmp_path: Path) -> None:

@@ -660,7 +660,7 @@ def test_the_command_says_what_happened_and_what_to_do(tmp_path: Path) -> None:
     ]
     assert why.startswith("      why: write ")
     assert for_now == "      for now: langchain_classic.chains.RetrievalQA"
-    assert "Found 2 old names, each counted once a file." in done.output
+    assert "Found 2 old names and arguments, each counted once a file." in done.output
     assert "--write would replace 1, leave 1 for you, and rewrite 2 files." in done.output
     done = rag(str(tmp_path), "--write", "--force")
     assert "Replaced 1, left 1 for you; 2 files rewritten." in done.output

@@ -319,7 +319,7 @@ def test_of_many_files_what_is_left_and_the_summary_come_last(tmp_path: Path) ->
         "      why: write it as a chain of runnables: prompt | llm | parser",
         "      for now: langchain_classic.chains.LLMChain",
         "",
-        "Found 40 old names, each counted once a file. "
+        "Found 40 old names and arguments, each counted once a file. "
         "Stubs, YAML, templates and docs are not read.",
         "--write would replace 39, leave 1 for you, and rewrite 40 files.",
     ]

@@ -214,7 +214,8 @@ def _closing(result: Migration) -> Iterator[str]:
     done = len(_names(one for one in result.findings if one.rewritten))
     left = len(_names(result.left))
     files = _count(len(result.changes), "file")
-    yield f"Found {_count(done + left, 'old name')}, each counted once a file. {NOT_READ}"
+    what = "old names and arguments" if done + left > 1 else "old name or argument"
+    yield f"Found {done + left} {what}, each counted once a file. {NOT_READ}"
     if result.written:
         yield f"Replaced {done}, left {left} for you; {files} rewritten."
         if result.files and result.destination:
