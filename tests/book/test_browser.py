@@ -274,9 +274,9 @@ FAULTY = """<!doctype html><html lang="en"><head><title>Faulty</title><style>
 <body><article>
 <p>Clear words <a href="#there">and a link</a></p><p class="dim">Dim if dark</p>
 <p style="color: #888; font-size: 30px">Large</p><p style="color: #888">Faint</p>
-<p style="color: #000; background: #fff">Black on white</p>
+<div style="color: #000; background: #fff"><p>Black on white</p>
+<p style="opacity: 0.3">Pale</p></div>
 <p style="color: #000" class="on-dark">Black on grey</p>
-<p style="color: #000; background: #fff; opacity: 0.3">Pale</p>
 <p style="color: #767676; background: #fff">Just clear</p>
 <div class="on-dark"><p style="color: #767676">Grey on grey</p></div>
 <pre><i>x</i><i>is</i><b style="color: #888">x</b><b style="color: #888">code</b></pre>
@@ -326,7 +326,7 @@ def test_each_fault_of_a_page_is_noticed(in_browser: InBrowser, axe: str, tmp_pa
             for view in views
         }
 
-    always = ["Black on grey", "Pale", "Grey on grey"]
+    always = ["Pale", "Black on grey", "Grey on grey"]
     # By hand: #888 on white is 3.5 : 1 (enough for what is large), on #111 5.3 : 1; black on #333
     # 1.7 : 1; black at 0.3 on white 2.1 : 1; #767676 on white 4.54 : 1, on #333 2.8 : 1; #999 on
     # white 2.8 : 1, on #111 6.6 : 1; #777 on white 4.48 : 1, on #111 4.2 : 1; #333 on #111 1.5 : 1.
