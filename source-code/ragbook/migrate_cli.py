@@ -35,16 +35,19 @@ def migrate(
         bool,
         typer.Option(
             "--classic/--no-classic",
-            help="Import what is left from langchain-classic, so that the project runs.",
+            help="What is left: import it from langchain-classic, so that the project runs, or "
+            "keep the old imports.",
         ),
     ] = CLASSIC,
     as_json: Json = False,
 ) -> None:
     """Find imports that LangChain retired, say what replaces them, and rewrite what is safe.
 
-    Reads .py and .ipynb files and never runs them. Without --write nothing is changed. Exit code: 0
-    if there is nothing to do or all was done, 1 if something is found, or with --write left for
-    you, 2 if it could not run as asked.
+    Reads .py and .ipynb files and never runs them. Changes nothing without --write.
+
+    Exit code: 0 if there is nothing to do or all was done,
+    1 if something is found, or with --write left for you,
+    2 if it could not run as asked.
     """
     from ragbook.migrate.project import ProjectError
     from ragbook.migrate.report import as_json as document
