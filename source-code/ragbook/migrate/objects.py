@@ -116,10 +116,8 @@ def _of_name(plan: Plan, row: Entry, name: cst.Name, own: Values) -> Objects:
 def _of_attribute(
     plan: Plan, row: Entry, target: cst.CSTNode, path: tuple[str, str], own: Values
 ) -> Objects:
-    finder = _SameAttributes(*path)
-    plan.module.wrapper.module.visit(finder)
     home = _class_around(plan.module, target)
-    places = [(node, _class_around(plan.module, node)) for node in finder.found]
+    places = [(node, _class_around(plan.module, node)) for node in plan.owned.get(path, ())]
     sets: dict[cst.CSTNode | None, list[bool]] = {}
     for node, where in places:
         parent = plan.module.parent(node)
@@ -172,17 +170,3 @@ def _class_around(module: Module, node: cst.CSTNode) -> cst.CSTNode | None:
     while not isinstance(node, cst.ClassDef | cst.Module):
         node = module.parent(node)
     return node if isinstance(node, cst.ClassDef) else None
-
-
-class _SameAttributes(cst.CSTVisitor):
-    """Find `self.x` for a given x."""
-
-    def __init__(self, owner: str, name: str) -> None:
-        super().__init__()
-        self.owner, self.name = owner, name
-        self.found: list[cst.Attribute] = []
-
-    def visit_Attribute(self, node: cst.Attribute) -> None:
-        mine = isinstance(node.value, cst.Name) and node.value.value == self.owner
-        if mine and node.attr.value == self.name:
-            self.found.append(node)

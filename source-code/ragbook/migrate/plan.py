@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import libcst as cst
 
@@ -89,6 +90,13 @@ class Plan:
     reached: dict[str, Reach] = field(default_factory=dict)
     """Where objects of a class can be, by its name, as `members.reach_of` found."""
 
+    @cached_property
+    def owned(self) -> dict[tuple[str, str], list[cst.Attribute]]:
+        """The attributes of names, as `self.x` is, by the name and the attribute."""
+        finder = _Owned()
+        self.module.wrapper.module.visit(finder)
+        return finder.found
+
     def begin_anew(self) -> None:
         """Forget all that is planned, but not why classes are left."""
         self.calls.clear()
@@ -132,3 +140,15 @@ class Plan:
         if call is not None and call in self.fused.values():
             return into
         return [*into, *self.targets(row)]
+
+
+class _Owned(cst.CSTVisitor):
+    """Find the attributes of names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[tuple[str, str], list[cst.Attribute]] = defaultdict(list)
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        if isinstance(node.value, cst.Name):
+            self.found[node.value.value, node.attr.value].append(node)
