@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,17 @@ installed = pytest.mark.skipif(
 class FakeServer:
     """Answers like `xllamacpp.Server.handle_chat_completions` with `stream` set."""
 
-    def __init__(self, events: list[dict[str, Any]]) -> None:
+    def __init__(self, events: Iterable[dict[str, Any]]) -> None:
         self.events = events
         self.requests: list[dict[str, Any]] = []
-        self.sent = 0
         self.running = 0
         self.most_running = 0
-        self.pause = threading.Event()
-        self.pause.set()
 
     def handle_chat_completions(self, request: str, hand_over: Callable[[str], bool]) -> None:
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         self.requests.append(json.loads(request))
         for event in self.events:
-            self.pause.wait(timeout=10)
-            self.sent += 1
             if hand_over(json.dumps(event)):
                 break
         self.running -= 1
@@ -123,17 +119,14 @@ def test_callbacks_see_the_tokens(fake: FakeServer) -> None:
 
 
 def test_an_abandoned_stream_stops_the_model(fake: FakeServer) -> None:
-    fake.events = [token("x")] * 1000
+    fake.events = itertools.repeat(token("x"))  # only stopping ends it, however fast the machine is
     stream = ChatLlamaCpp().stream("Who?")
     next(stream)
-    fake.pause.clear()
     stream.close()  # type: ignore[attr-defined]
-    fake.pause.set()
     for thread in threading.enumerate():
         if thread.name == llamacpp.THREAD_NAME:
             thread.join(timeout=10)
     assert fake.running == 0
-    assert fake.sent < len(fake.events)
 
 
 def test_one_request_runs_at_a_time(fake: FakeServer) -> None:
