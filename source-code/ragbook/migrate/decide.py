@@ -17,10 +17,11 @@ maker publishes now is left where it is used in a way that the new class does no
 - if its name can stand for something else, too: another import, a class of one's own, a later
   star import (`meaning.py`);
 - if others have the name from this module: another file, `__all__`, the `__init__.py` of a package;
-- if an object of it is asked for what differs here, or may be (`members.py`): the object is
-  followed to names, `self.x` and annotations (`objects.py`), and an attribute is renamed only where
-  the object is known; where it may only be one, as what comes out of a list (`reach.py`), the class
-  is left; and if it is pickled, or searched with a keyword that is an error here (`searches.py`);
+- if an object of it is asked for what differs here, or may be, by an attribute, by its name in a
+  string, or out of a dictionary of all (`members.py`): the object is followed to names, `self.x`
+  and annotations (`objects.py`), and an attribute is renamed only where the object is known; where
+  it may only be one, as what comes out of a list (`reach.py`), the class is left; and if it is
+  pickled, or searched with a keyword that is an error here (`searches.py`);
 - if a file that can have such an object uses it in a way that differs here (`said.py`), as by the
   words of `anywhere` in the table;
 - if its objects go into those of a class that is left, or a file asks for the type of objects that
@@ -43,7 +44,7 @@ from ragbook.migrate.findings import by_hand
 from ragbook.migrate.fuse import fuse
 from ragbook.migrate.makers import plan_makers
 from ragbook.migrate.meaning import is_star, other_meaning
-from ragbook.migrate.members import check_members, plan_annotated, plan_members
+from ragbook.migrate.members import check_members, member_of, plan_annotated, plan_members
 from ragbook.migrate.places import is_type
 from ragbook.migrate.plan import COMPRESSION, PICKLED, Plan, Surroundings
 from ragbook.migrate.searches import check_searches, check_searches_elsewhere, plan_searches
@@ -100,6 +101,8 @@ def _check_import(plan: Plan, row: Retired, item: Imported) -> None:
         said = f"another file pickles ({where}) what may be an object that is built here"
         plan.left[row.name].append((line, f"{said}: build it anew, or use save where it is"))
     for word in sorted(plan.around.words_elsewhere.keys() & row.members.keys()):
+        if not member_of(plan, row, word):
+            continue
         said = f"another file uses .{word} ({plan.around.words_elsewhere[word]})"
         said = f"{said}, maybe of an object that is built here, and it differs here"
         plan.left[row.name].append((line, said))

@@ -17,6 +17,11 @@ PICKLERS |= {f"{m}.{f}" for m in ("pickle", "cloudpickle", "dill") for f in ("du
 """Functions that write an object as a pickle."""
 BY_NAME = {"getattr", "setattr", "hasattr", "delattr", "copy", "model_copy", "configurable_fields"}
 """Functions and methods that are given the names of attributes."""
+GETTERS = {"attrgetter", "methodcaller"}
+"""Functions of operator that are given them, and the object later."""
+DUMPS = {"dict", "json", "model_dump", "model_dump_json", "vars"}
+DUMPS |= {"__dict__", "__fields__", "model_fields"}
+"""What gives all attributes by their names, out of which the program may take one."""
 
 
 def plan_members(plan: Plan, row: Retired, call: cst.Call) -> None:
@@ -58,7 +63,7 @@ def _check_call(plan: Plan, row: Retired, call: cst.Call, by: cst.CSTNode) -> No
         raise Left(f"it is pickled in line {line}: build it anew, or use save where it is")
     by_name = by.attr.value if isinstance(by, cst.Attribute) else dotted(call.func)
     if by_name in BY_NAME:
-        for member in _named_in(call, row):
+        for member in _named_in(plan, call, row):
             raise Left(f"line {line} names {member.old} in a call of {by_name}: {_here(member)}")
 
 
@@ -67,11 +72,38 @@ def _pickles(module: Module, call: cst.Call) -> bool:
     return any(one.name in PICKLERS for one in (found() if callable(found) else found))
 
 
-def _named_in(call: cst.Call, row: Retired) -> list[Member]:
+def _named_in(plan: Plan, call: cst.Call, row: Retired) -> list[Member]:
     """Return the members that the strings and keywords of a call name."""
     words = _Words()
     call.visit(words)
-    return [row.members[name] for name in sorted(words.found & set(row.members))]
+    return _of_names(plan, row, {part for word in words.found for part in word.split(".")})
+
+
+def _of_names(plan: Plan, row: Retired, names: set[str]) -> list[Member]:
+    members = [member_of(plan, row, name) for name in sorted(names & row.members.keys())]
+    return [one for one in members if one]
+
+
+def member_of(plan: Plan, row: Retired, name: str) -> Member | None:
+    """Return an attribute that differs here, of the objects that a module builds or is given."""
+    member = row.members.get(name)
+    if member is None or not member.unless_given:
+        return member
+    uses = [use for use in plan.module.uses if use.entry is row]
+    calls = [found[0] for use in uses if (found := plan.module.called(use))]
+    return None if calls and all(_gives(one, name) for one in calls) else member
+
+
+def _gives(call: cst.Call, name: str) -> bool:
+    given = [one.value for one in call.args if one.keyword and one.keyword.value == name]
+    return any(dotted(value) != "None" for value in given)
+
+
+def _differs(plan: Plan, row: Retired, attribute: cst.Attribute) -> Member | None:
+    """Return what an attribute is, if it differs here; to set one that was not given does not."""
+    member = member_of(plan, row, attribute.attr.value)
+    is_set = isinstance(plan.module.parent(attribute), cst.AssignTarget)
+    return None if member and member.unless_given and is_set else member
 
 
 def _here(member: Member) -> str:
@@ -96,21 +128,32 @@ def check_members(plan: Plan) -> None:
     seen = _followed(plan)
     for row in rows.values():
         for attribute in finder.found:
-            member = row.members.get(attribute.attr.value)
+            member = _differs(plan, row, attribute)
             if member is None or attribute in plan.attributes or attribute.value in seen:
                 continue
             if _may_be_of(plan, row, attribute):
                 why = f"it uses .{member.old}, maybe of such an object: {_here(member)}"
                 plan.left[row.name].append((plan.module.line(attribute), why))
         for call, owner in finder.by_name:
-            for member in _named_in(call, row):
+            for member in _named_in(plan, call, row):
                 if not reach_of(plan, row).may_be(owner):
                     break
                 by = dotted(call.func).rpartition(".")[2] or "a method"
                 why = f"it names {member.old} in a call of {by}, maybe for such an object"
                 line = plan.module.line(call)
                 plan.left[row.name].append((line, f"{why}: {_here(member)}"))
+        for node, owner in finder.dumped:
+            for member in _of_names(plan, row, plan.module.in_strings):
+                if reach_of(plan, row).may_be(owner):
+                    why = f"it takes all attributes of such an object, and names {member.old}"
+                    line = plan.module.line(node)
+                    plan.left[row.name].append((line, f"{why}: {_here(member)}"))
         for call in finder.calls:
+            if dotted(call.func).rpartition(".")[2] in GETTERS:
+                for member in _named_in(plan, call, row):
+                    why = f"it asks for {member.old} by its name, maybe of such an object"
+                    line = plan.module.line(call)
+                    plan.left[row.name].append((line, f"{why}: {_here(member)}"))
             if _pickles(plan.module, call) and any(
                 reach_of(plan, row).holds(one.value) for one in call.args
             ):
@@ -160,14 +203,20 @@ class _Attributes(cst.CSTVisitor):
         self.found: list[cst.Attribute] = []
         self.by_name: list[tuple[cst.Call, cst.BaseExpression]] = []
         """Each with the object whose attributes are named."""
+        self.dumped: list[tuple[cst.CSTNode, cst.BaseExpression]] = []
+        """What gives all attributes, each with the object."""
         self.calls: list[cst.Call] = []
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         if node.attr.value in self.names:
             self.found.append(node)
+        if node.attr.value in DUMPS:
+            self.dumped.append((node, node.value))
 
     def visit_Call(self, node: cst.Call) -> None:
         self.calls.append(node)
+        if dotted(node.func) in DUMPS and node.args:
+            self.dumped.append((node, node.args[0].value))
         if isinstance(node.func, cst.Attribute) and node.func.attr.value in BY_NAME:
             self.by_name.append((node, node.func.value))
         elif dotted(node.func) in BY_NAME and node.args:
@@ -197,7 +246,7 @@ def _followed(plan: Plan) -> Objects:
 def _plan_attribute(
     plan: Plan, row: Retired, call: cst.Call | None, attribute: cst.Attribute, sure: bool
 ) -> None:
-    member = row.members.get(attribute.attr.value)
+    member = _differs(plan, row, attribute)
     if member is None:
         return
     line = plan.module.line(attribute)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ragbook.migrate.imports import Code
 from ragbook.migrate.links import Links
-from ragbook.migrate.members import PICKLERS
+from ragbook.migrate.members import BY_NAME, DUMPS, PICKLERS
 from ragbook.migrate.methods import IN_CONFIG
 from ragbook.migrate.plan import COMPRESSION, PICKLED
 from ragbook.migrate.reach import ANYTHING
@@ -63,6 +63,7 @@ def said_in(code: Code, links: Links) -> Iterator[Said]:
 def said_of_others(code: Code, links: Links) -> Iterator[Said]:
     """Yield what a file does with objects that other files build."""
     yield from _said_of_members(code, links)
+    yield from _said_by_name(code, links)
     yield from _said_of_pickles(code, links)
     yield from _said_of_searches(code, links)
 
@@ -95,6 +96,28 @@ def _said_of_members(code: Code, links: Links) -> Iterator[Said]:
         source = links.origins(code.sources(node.value) if node.attr in short else ())
         if source or node.attr not in short:
             yield Said(node.attr, code.file, node.lineno, frozenset(classes), source)
+
+
+def _said_by_name(code: Code, links: Links) -> Iterator[Said]:
+    """Yield attributes that differ here and are named in strings, of what another file builds."""
+    members = _members()
+    everywhere = {_word(one) for one in code.nodes if isinstance(one, ast.Constant)}
+    if not members.keys() & everywhere:
+        return
+    for node in code.nodes:
+        func = node.func if isinstance(node, ast.Call) else node
+        last = _last(func) if isinstance(func, ast.Attribute | ast.Name) else ""
+        first = node.args[0] if isinstance(node, ast.Call) and node.args else None
+        owner = func.value if isinstance(func, ast.Attribute) else first
+        if owner is None or last not in BY_NAME | DUMPS:
+            continue
+        named = everywhere if last in DUMPS else {_word(one) for one in ast.walk(node)}
+        source = links.origins(code.sources(owner))
+        for word in sorted(members.keys() & named & everywhere) if source else ():
+            if not _named(members[word], code.text):
+                yield Said(
+                    word, code.file, getattr(node, "lineno", 1), frozenset(members[word]), source
+                )
 
 
 def _said_of_names(code: Code) -> Iterator[Said]:

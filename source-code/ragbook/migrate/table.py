@@ -86,6 +86,8 @@ class Member:
     new: str | None = None
     hand: str | None = None
     note: str = ""
+    unless_given: bool = False
+    """Whether it differs only of objects that are built without the argument of this name."""
 
 
 @dataclass(frozen=True)
