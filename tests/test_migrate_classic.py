@@ -507,3 +507,15 @@ def test_the_command_does_not_import_langchain_classic(tmp_path: Path) -> None:
     home = str(Path(ragbook.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": home}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
+def test_a_string_that_is_written_anew_is_not_told_to_be_written(tmp_path: Path) -> None:
+    patched = 'from unittest.mock import patch\npatch("langchain.storage.LocalFileStore")\n'
+    named = 'NAME = "langchain.storage.LocalFileStore"\n'
+    (tmp_path / "test_a.py").write_text(patched)
+    (tmp_path / "b.py").write_text(named)
+    told = {one.file: one.why for one in migrate(tmp_path).left}
+    assert "write" not in told["test_a.py"]
+    assert "write langchain_classic.storage.LocalFileStore for now" in told["b.py"]
+    (plain,) = migrate(tmp_path / "test_a.py", classic=False).left
+    assert "write langchain_classic.storage.LocalFileStore for now" in plain.why

@@ -27,6 +27,7 @@ A map of the package. `ragbook/migrate_cli.py` is the command; it calls `run.mig
 5. Sum up in a `result.Migration`: `failing` finds what still cannot be imported, `packages` reads
    which distributions the project lists, `dependencies` says what to install and what to take out.
 6. With `--write`: `write`, after `git` was asked whether it could undo it.
+7. `lines`: what is reported has the lines of the files as they lie there now.
 
 What is known of LangChain is in tables: `table` reads retired.toml (classes that are replaced),
 moves.toml and earlier.toml (names that moved to langchain-core or to their maker, the publisher of

@@ -293,7 +293,7 @@ def _path(plan: Plan, names: Names, node: cst.CSTNode) -> str:
 def _bridge_strings(plan: Plan, names: Names, bridge: Bridge) -> None:
     """Rename in strings that are imported by name, and in annotations of a name that is renamed."""
     for text in plan.module.texts:
-        certain = text.is_logger or _is_certain(plan, text)
+        certain = text.is_logger or is_certain(plan, text)
         if certain and text.node not in names.strings and (new := new_path(text.path)):
             names.strings[text.node] = text.node.value.replace(text.path, new)
             bridge.texts.add((text.line, text.path))
@@ -301,7 +301,7 @@ def _bridge_strings(plan: Plan, names: Names, bridge: Bridge) -> None:
         plan.module.wrapper.module.visit(_Annotations(plan, names, bridge))
 
 
-def _is_certain(plan: Plan, text: Text) -> bool:
+def is_certain(plan: Plan, text: Text) -> bool:
     """Tell whether a string is imported by a function, and nothing in it is moved elsewhere."""
     argument = plan.module.parent(text.node)
     call = plan.module.parent(argument)

@@ -8,13 +8,13 @@ from typing import Any
 import libcst as cst
 
 from ragbook.migrate.branches import Branching
-from ragbook.migrate.classic import new_path
+from ragbook.migrate.classic import is_certain, new_path
 from ragbook.migrate.findings import Finding, by_hand, describe
 from ragbook.migrate.methods import MethodPlan
 from ragbook.migrate.naming import Names
 from ragbook.migrate.plan import Plan
 from ragbook.migrate.table import Elsewhere, Move, Retired, is_still_there, lookup
-from ragbook.migrate.uses import Use, dotted, split_path
+from ragbook.migrate.uses import Text, Use, dotted, split_path
 
 LOGGER = "it names a logger, and what logs under it is not, or not all, rewritten in this project"
 
@@ -53,7 +53,7 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
                 "import",
                 item.entry,
                 done,
-                "" if done else _why(plan, item.entry),
+                "" if done else _why(plan, item.entry, item.line),
             )
         elif (item.alias is not None and item.alias not in names.gone) or (
             item.local == "*" and item.statement not in names.stars
@@ -64,7 +64,7 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
     for use in module.uses:
         if isinstance(use.node, cst.Attribute) or use.node.value in module.undefined:
             done = plan.rewrites(use.entry)
-            why = "" if done else _why(plan, use.entry)
+            why = "" if done else _why(plan, use.entry, use.line)
             call, _ = module.called(use) or (None, "")
             add(use.line, use.path, "use", use.entry, done, why, call)
     for name, reasons in plan.left.items():
@@ -90,7 +90,7 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
         if new := names.strings.get(text.node):
             found.append(Finding(file, text.line, text.path, kind, True, here=new.strip("\"'")))
         else:
-            why = LOGGER if text.is_logger else _why_a_string(text.path, entry)
+            why = LOGGER if text.is_logger else _why_a_string(plan, text, entry)
             add(text.line, text.path, kind, entry or Elsewhere(), False, why)
     for line, name, new, why in methods.found:
         what = "gone from langchain-core since 1.0.0"
@@ -111,15 +111,19 @@ def list_branches(plan: Plan, alike: Sequence[Branching], file: str) -> Iterator
         yield Finding(file, plan.module.line(node), inside[0].path, "import", False, why=why)
 
 
-def _why(plan: Plan, entry: Any) -> str:
+def _why(plan: Plan, entry: Any, line: int) -> str:
     name = entry.old if isinstance(entry, Move) else getattr(entry, "name", "")
-    reasons = [f"line {line}: {why}" for line, why in plan.left.get(name, ())]
+    reasons = [
+        why if at == line or why.startswith("line ") else f"line {at}: {why}"
+        for at, why in plan.left.get(name, ())
+    ]
     return by_hand(entry) or next(iter(reasons), "")
 
 
-def _why_a_string(path: str, entry: Any) -> str:
+def _why_a_string(plan: Plan, text: Text, entry: Any) -> str:
     ways = [] if entry is None or isinstance(entry, Elsewhere) else ["the new path"]
-    if for_now := new_path(path):
+    written = plan.around.classic and is_certain(plan, text)
+    if not written and (for_now := new_path(text.path)):
         ways.append(f"{for_now} for now")
     write = f": write {', or '.join(ways)}, and run it again" if ways else ""
     return f"it is named in a string, and where that is imported is not seen{write}"

@@ -83,7 +83,7 @@ def text_lines(result: Migration) -> Iterator[str]:
     yield from _failing(result)
     yield from _by_file(
         [one for one in result.findings if one.rewritten],
-        "Rewritten:" if result.written else "Can be rewritten:",
+        "Rewritten, with the lines as they were:" if result.written else "Can be rewritten:",
         _told_of_rewritten,
     )
     yield from _said_once("What happened to the old names:", _events(result))
@@ -156,7 +156,7 @@ def _reasons(places: Sequence[Finding]) -> list[str]:
         return [places[0].why]
     of_imports = {one.why for one in places if one.kind != "use"}
     told = []
-    for one in places:
+    for one in sorted(places, key=lambda one: one.kind != "use"):  # an import says it of the first
         cell = f" of cell {one.cell}" if one.cell is not None else ""
         said = one.why in of_imports or one.why.startswith("line ")
         told.append(one.why if said else f"line {one.line}{cell}: {one.why}")

@@ -23,6 +23,7 @@ from ragbook.migrate.files import (
 )
 from ragbook.migrate.imports import read_code
 from ragbook.migrate.layout import Layout, layout_of
+from ragbook.migrate.lines import show_lines
 from ragbook.migrate.packages import OLD_DISTRIBUTIONS, imports_of, read_lists
 from ragbook.migrate.project import (
     Destination,
@@ -102,6 +103,7 @@ def migrate(
     _sum_up_packages(result, read, finals)
     if write:
         write_changes(result, force, tell)
+    show_lines(result)
     return result
 
 
