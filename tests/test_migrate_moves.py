@@ -395,6 +395,10 @@ def test_a_keyword_of_a_search_goes_where_the_old_class_forgot_it() -> None:
         ("both = both or dense\nboth.invoke('q', k=3)", "can be something else"),
         ("both.invoke('q', k=count())", "did nothing"),
         ("both.invoke('q', **more)", "did nothing"),
+        ("both.bind(k=count()).invoke('q')", "did nothing"),
+        ("functools.partial(both.invoke, k=3)('q')", "maybe with such an object"),
+        ("pool.submit(both.get_relevant_documents, 'q', k=3)", "maybe with such an object"),
+        ("await asyncio.to_thread(both.invoke, 'q', k=3)", "maybe with such an object"),
     ],
 )
 def test_a_retriever_is_left_where_a_keyword_of_a_search_cannot_be_judged(
@@ -407,6 +411,40 @@ def test_a_retriever_is_left_where_a_keyword_of_a_search_cannot_be_judged(
     new = rewritten(code)
     assert "import EnsembleRetriever" in new.text
     assert why in reasons(new)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "functools.partial(model.invoke, stop=['x'])",
+        "model = model.bind(stop=['x'])",
+        "pool.submit(both.invoke, 'q', config=config)",
+        "Tool(func=both.invoke, name='search')",
+    ],
+)
+def test_keywords_of_models_and_of_what_is_handed_a_search_keep_no_retriever(other: str) -> None:
+    new = rewritten(f"""
+        from langchain_classic.retrievers import EnsembleRetriever
+
+        both = EnsembleRetriever(retrievers=[a])
+        {other}
+    """)
+    assert "RRFEnsembleRetriever(" in new.text
+    assert other in new.text
+
+
+@pytest.mark.parametrize("given", ["query='q'", "'q', callbacks=[c]"])
+def test_an_old_method_that_is_handed_on_with_arguments_of_another_name_is_left(given: str) -> None:
+    new = rewritten(f"""
+        from langchain_classic.retrievers import EnsembleRetriever
+
+        both = EnsembleRetriever(retrievers=[a])
+        pool.submit(both.get_relevant_documents, {given})
+        pool.submit(both.get_relevant_documents, 'q')
+    """)
+    assert f"(both.get_relevant_documents, {given})" in new.text
+    assert "(both.invoke, 'q')" in new.text
+    assert "called otherwise now" in reasons(new)
 
 
 @pytest.mark.parametrize("name", ["dense", "dense: VectorStoreRetriever"])

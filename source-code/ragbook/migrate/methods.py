@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import libcst as cst
+from libcst import matchers
 
 from ragbook.migrate.hints import Hints
-from ragbook.migrate.uses import OLD_METHODS, Module
+from ragbook.migrate.overrides import private
+from ragbook.migrate.uses import OLD_METHODS, Module, dotted
 
 IN_CONFIG = ("callbacks", "tags", "metadata", "run_name")
 """Arguments that belong into the config of `invoke`."""
+HANDED_TO = {"partial", "submit", "to_thread"}
+"""Functions that call the one which they are given first, with the other arguments."""
 FAILS = "with langchain-core 1 no retriever has it, and on one this line fails: call"
 
 
@@ -21,6 +25,8 @@ class MethodPlan:
 
     attributes: dict[cst.Attribute, str] = field(default_factory=dict)
     calls: set[cst.Call] = field(default_factory=set)
+    definitions: set[cst.FunctionDef] = field(default_factory=set)
+    """Methods of retrievers that get another name."""
     found: list[tuple[int, str, str, str]] = field(default_factory=list)
     """Line, old name, new name, and why it is left."""
 
@@ -31,6 +37,7 @@ def plan_methods(
     overridden: Collection[str] = (),
     retrievers: Collection[cst.CSTNode] = (),
     makers: Collection[str] = (),
+    searches: Mapping[int, str] | None = None,
 ) -> MethodPlan:
     """Decide which calls of the old methods are rewritten.
 
@@ -40,8 +47,10 @@ def plan_methods(
         overridden: Those of them that a class with a base defines, which may be a retriever.
         retrievers: Expressions that stand for objects of retired classes, and for nothing else.
         makers: Names of functions of other files that give retrievers.
+        searches: Lines at which retrievers define an old search, as `overrides` says.
     """
     plan = MethodPlan()
+    _plan_definitions(plan, module, searches or {})
     hints = Hints(module, retrievers, makers)
     for node, line in module.methods:
         name = node.attr.value
@@ -60,6 +69,8 @@ def plan_methods(
             why = "** hides which arguments are given"
         if not why and call and _goes_into_a_dictionary(call) and _in_f_string(module, node):
             why = "its arguments go into a dictionary, which not every Python has in an f-string"
+        if not why and not call and _is_handed_on(module, node):
+            why = "it is handed on with arguments that are called otherwise now"
         if not why:
             plan.attributes[node] = new
             if call:
@@ -68,6 +79,26 @@ def plan_methods(
     for name, line in module.method_names:
         plan.found.append((line, name, OLD_METHODS[name], "it is named in a string"))
     return plan
+
+
+def _plan_definitions(plan: MethodPlan, module: Module, searches: Mapping[int, str]) -> None:
+    wanted = matchers.FunctionDef(matchers.OneOf(*map(matchers.Name, OLD_METHODS)))
+    for node in matchers.findall(module.wrapper.module, wanted) if searches else ():
+        method = cst.ensure_type(node, cst.FunctionDef)
+        line, name = module.line(method.name), method.name.value
+        if (why := searches.get(line)) is None:
+            continue
+        if not why:
+            plan.definitions.add(method)
+        plan.found.append((line, name, private(name), why))
+
+
+def _is_handed_on(module: Module, node: cst.CSTNode) -> bool:
+    """Tell whether it is called elsewhere, as by `executor.submit(r.get_…, query=question)`."""
+    around = module.parent(module.parent(node))
+    given = [dotted(one.keyword) for one in around.args] if isinstance(around, cst.Call) else []
+    last = dotted(around.func).rpartition(".")[2] if isinstance(around, cst.Call) else ""
+    return last in HANDED_TO and bool({"query", *IN_CONFIG}.intersection(given))
 
 
 def _goes_into_a_dictionary(call: cst.Call) -> bool:

@@ -11,16 +11,17 @@ import libcst as cst
 
 from ragbook.migrate.calls import is_plain
 from ragbook.migrate.members import reach_of
-from ragbook.migrate.methods import IN_CONFIG
+from ragbook.migrate.methods import HANDED_TO, IN_CONFIG
 from ragbook.migrate.objects import objects_of
 from ragbook.migrate.plan import Plan
 from ragbook.migrate.table import Retired
-from ragbook.migrate.uses import OLD_METHODS, Module
+from ragbook.migrate.uses import OLD_METHODS, Module, dotted
 from ragbook.migrate.values import Left
 
 SEARCHES = {
     *(*OLD_METHODS, *OLD_METHODS.values()),
     *("batch", "abatch", "batch_as_completed", "abatch_as_completed", "stream", "astream"),
+    "bind",
 }
 TAKEN = {"input", "inputs", "query", "config", "return_exceptions", "run_id"}
 """Keywords of a search itself, then and now."""
@@ -38,7 +39,7 @@ def plan_searches(plan: Plan, row: Retired, call: cst.Call) -> None:
     """
     for node, sure in objects_of(plan, row, call).items():
         search = _search_of(plan.module, node)
-        more = _more(search) if search else ()
+        more = _more(search, _method(search)) if search else ()
         if not search or not more:
             continue
         name = more[0].keyword.value if more[0].keyword else "**"
@@ -66,8 +67,9 @@ def check_searches(plan: Plan) -> None:
     found = [one for one in entries if isinstance(one, Retired) and "Retriever" in one.name]
     rows = {row.name: row for row in found}.values()
     for search, owner, method in finder.found:
-        more = _more(search)
-        if not more or owner in known or _is_a_store_s(plan.module, owner):
+        more = _more(search, method)
+        handed = search.func is not plan.module.parent(owner)
+        if not more or (owner in known and not handed) or _is_a_store_s(plan.module, owner):
             continue
         name = more[0].keyword.value if more[0].keyword else "**"
         why = f"it gives {name} to a search, maybe with such an object, which here is an error"
@@ -114,10 +116,14 @@ def _search_of(module: Module, node: cst.CSTNode) -> cst.Call | None:
     return call if called and attribute.attr.value in SEARCHES else None  # type: ignore[return-value]
 
 
-def _more(search: cst.Call) -> Sequence[cst.Arg]:
-    """Return the arguments of a search beside what every search takes."""
+def _method(search: cst.Call) -> str:
     assert isinstance(search.func, cst.Attribute)
-    taken = TAKEN | set(IN_CONFIG if search.func.attr.value in OLD_METHODS else ())
+    return search.func.attr.value
+
+
+def _more(search: cst.Call, method: str) -> Sequence[cst.Arg]:
+    """Return the arguments of a search beside what every search takes."""
+    taken = TAKEN | set(IN_CONFIG if method in OLD_METHODS else ())
     return [
         one
         for one in search.args
@@ -132,7 +138,7 @@ def _may_search(plan: Plan, row: Retired, owner: cst.BaseExpression) -> bool:
 
 
 class _Searches(cst.CSTVisitor):
-    """Find the calls of searches, each with the object and the method."""
+    """Find the calls of searches, also by what is handed one, with the object and the method."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,6 +147,10 @@ class _Searches(cst.CSTVisitor):
     def visit_Call(self, node: cst.Call) -> None:
         if isinstance(node.func, cst.Attribute) and node.func.attr.value in SEARCHES:
             self.found.append((node, node.func.value, node.func.attr.value))
+        if dotted(node.func).rpartition(".")[2] in HANDED_TO and node.args:
+            first = node.args[0].value
+            if isinstance(first, cst.Attribute) and first.attr.value in SEARCHES:
+                self.found.append((node, first.value, first.attr.value))
 
 
 def _is_a_store_s(module: Module, owner: cst.BaseExpression) -> bool:
