@@ -104,6 +104,8 @@ class Retired:
     section: str = ""
     differences: Sequence[str] = ()
     besides: Sequence[str] = ()
+    writes: Sequence[str] | None = None
+    """Metadata keys that results have here alone, () where they are copies and no more."""
     where: Mapping[str, str] = field(default_factory=dict)
     fuse: Mapping[str, Any] = field(default_factory=dict)
     anywhere: Sequence[str] = ()
@@ -193,10 +195,36 @@ def retired() -> dict[str, Retired]:
         arguments = {a["old"]: Argument(**a) for a in row.pop("argument", [])}
         calls = {c["old"]: Call(**c) for c in row.pop("call", [])}
         members = {m["old"]: Member(**m) for m in row.pop("member", [])}
+        if (writes := row.get("writes")) is not None:
+            _tell_of_results(row, writes)
         rows[row["name"]] = Retired(
             **row, arguments=arguments, calls={"": Call(), **calls}, members=members
         )
     return rows
+
+
+NO_HASH = {"retrieved_by": "a list", "children": "a list", "compressed": "a dictionary"}
+"""Metadata that cannot be in a set, as code that compares the items of metadata would put it."""
+
+WRITTEN_INTO = (
+    r"\.metadata(\[[^\]]+\]\s*=(?!=)|\.(clear|pop|setdefault|update)\b)|\.page_content\s*=(?!=)"
+)
+"""Code that writes into documents, which are copies here."""
+
+
+def _tell_of_results(row: dict[str, Any], writes: Sequence[str]) -> None:
+    """Say what the results of a class are here, among what is different."""
+    if writes:
+        named = [f"{key} ({NO_HASH[key]})" if key in NO_HASH else key for key in writes]
+        *others, last = named
+        keys = f"{', '.join(others)} and {last}" if others else last
+        said = f"Results are copies with {keys} in metadata, which do not equal what was given"
+        said = f"{said}: compare page_content or ids, and leave these keys out of what is shown."
+        row["differences"] = [*row.get("differences", ()), said]
+    else:
+        said = "Results are copies: what is written into one reaches no other document."
+        row["besides"] = [*row.get("besides", ()), said]
+        row["where"] = {**row.get("where", {}), "Results are copies": WRITTEN_INTO}
 
 
 @cache
