@@ -990,8 +990,7 @@ NOT_HINTED = [
     "class A:\n    r: BaseRetriever\n    def f(self):\n        self.r = Mine()\n"
     "        return self.r.{}('q')\n",
     "class A:\n    r: BaseRetriever\ndef f(a): return a.r.{}('q')\n",
-    "def f(r: BaseRetriever): return r.{}('q')\n"
-    "class Own(BaseRetriever):\n    def {}(self, query): ...\n",
+    "def f(r: BaseRetriever): return r.{}('q')\nclass Own(Theirs):\n    def {}(self, query): ...\n",
 ]
 
 

@@ -20,7 +20,8 @@ A map of the package. `ragbook/migrate_cli.py` is the command; it calls `run.mig
        (its attributes, pickles) and `searches` (keywords that it is searched with);
      - of other files: `together` (classes that move together or not at all);
    - `naming`: choose names and imports; `methods`: rename `get_relevant_documents`,
-     also of what `hints` finds annotated as a retriever;
+     also of what `hints` finds annotated as a retriever, and where `overrides` finds that a class
+     defines it;
    - `listing`: make a `findings.Finding` of each place; `classic`: import what is
      left from langchain-classic; `branches`: see that no two branches import the same.
    What one file keeps can keep more in another, so files are drafted again until nothing is added.

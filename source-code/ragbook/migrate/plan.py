@@ -34,6 +34,7 @@ class Surroundings:
         patched: Names in it that strings of the project reach, as `mock.patch("app.rag.X")`.
         own_methods: Old method names that classes of the project define themselves.
         overridden: Those of them that a class with a base defines, which may be a retriever.
+        searches: Lines at which its retrievers define an old search, as `overrides` says.
         makers: Names in it of functions of other files that are annotated to give retrievers.
         words: By class, words that say what is done with its objects, each with a place.
         words_elsewhere: Attributes of retired classes' objects that other files use, and where.
@@ -48,6 +49,7 @@ class Surroundings:
     patched: frozenset[str] = frozenset()
     own_methods: frozenset[str] = frozenset()
     overridden: frozenset[str] = frozenset()
+    searches: Mapping[int, str] = field(default_factory=dict)
     makers: frozenset[str] = frozenset()
     words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     words_elsewhere: Mapping[str, str] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from ragbook.migrate.members import known_objects
 from ragbook.migrate.methods import MethodPlan, plan_methods, rewritten_method
 from ragbook.migrate.naming import Names, NewImport, choose_names
 from ragbook.migrate.notebooks import SEPARATOR
+from ragbook.migrate.overrides import private
 from ragbook.migrate.plan import Plan, Surroundings
 from ragbook.migrate.searches import without_ignored
 from ragbook.migrate.together import Group, group_of
@@ -62,12 +63,13 @@ def rewrite_source(text: str, around: Surroundings, file: str = "") -> Rewritten
     if tree.code != text:
         raise ValueError("its line ends or blanks cannot be kept as they are")
     module = read_module(tree)
-    if not (module.imports or module.texts or module.methods or module.method_names):
+    found = module.imports or module.texts or module.methods or module.method_names
+    if not (found or around.searches):
         return Rewritten(text)
     plan = make_plan(module, around)
     names = choose_names(plan)
     own, known = around.own_methods, known_objects(plan)
-    methods = plan_methods(module, own, around.overridden, known, around.makers)
+    methods = plan_methods(module, own, around.overridden, known, around.makers, around.searches)
     findings = list_findings(plan, names, methods, file)
     if around.classic:
         findings = with_bridge(findings, build_bridge(plan, names))
@@ -129,6 +131,14 @@ class _Rewriter(cst.CSTTransformer):
             return _expression(name, updated_node)
         new = self.plan.attributes.get(original_node) or self.methods.attributes.get(original_node)
         return updated_node.with_changes(attr=cst.Name(new)) if new else updated_node
+
+    def leave_FunctionDef(
+        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
+    ) -> cst.FunctionDef:
+        if original_node not in self.methods.definitions:
+            return updated_node
+        name = updated_node.name
+        return updated_node.with_changes(name=name.with_changes(value=private(name.value)))
 
     def leave_SimpleString(
         self, original_node: cst.SimpleString, updated_node: cst.SimpleString

@@ -11,6 +11,7 @@ from pathlib import Path
 from ragbook.migrate.hints import gives_retriever
 from ragbook.migrate.imports import Code, Names
 from ragbook.migrate.links import Links
+from ragbook.migrate.overrides import own_searches, renamed
 from ragbook.migrate.plan import Surroundings
 from ragbook.migrate.said import Said, place, said_in, said_of_others
 from ragbook.migrate.uses import OLD_METHODS
@@ -33,6 +34,8 @@ class Survey:
     """Old method names that classes of the project define themselves."""
     overridden: set[str] = field(default_factory=set)
     """Those of them that a class with a base defines, which may be a retriever."""
+    searches: dict[Path, dict[int, str]] = field(default_factory=dict)
+    """By file: the old searches that its retrievers define, as `overrides` says."""
     words: list[Said] = field(default_factory=list)
     """Attributes, keywords and strings that say how a class is used, as the table names them."""
     members: list[Said] = field(default_factory=list)
@@ -57,6 +60,7 @@ class Survey:
             patched=frozenset(self.in_strings[file]),
             own_methods=frozenset(self.own_methods),
             overridden=frozenset(self.overridden),
+            searches=self.searches.get(file, {}),
             makers=frozenset(self._makers(file)),
             words=self._words(file),
             words_elsewhere={one.word: one.where(file) for one in self._members(file)},
@@ -102,13 +106,16 @@ def read_project(codes: Sequence[Code]) -> Survey:
     survey = Survey(links)
     for code in codes:
         paths = {(one.path, one.line) for one in code.imports}
+        survey.searches[code.file] = searches = own_searches(code, links)
         for node in code.nodes:
             if isinstance(node, ast.Attribute):
                 paths |= {(path, node.lineno) for path in code.paths(node)}
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                survey.own_methods |= OLD_METHODS.keys() & {node.name}
+                if not renamed(searches, node):
+                    survey.own_methods |= OLD_METHODS.keys() & {node.name}
             elif isinstance(node, ast.ClassDef) and {*map(ast.unparse, node.bases)} - NO_BASES:
-                names = {getattr(one, "name", "") for one in node.body}
+                kept = [one for one in node.body if not renamed(searches, one)]
+                names = {getattr(one, "name", "") for one in kept}
                 survey.overridden |= OLD_METHODS.keys() & names
         for path, line in paths:
             for file, name in _named_in_files(links, path):
