@@ -234,6 +234,41 @@ def test_a_private_name_goes_with_its_module() -> None:
     assert bridged(code) == code.replace("langchain.", "langchain_classic.")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "with patch({}, return_value=1): ...",
+        "@mock.patch({})\ndef test_a(m): ...",
+        "mocker.patch({})",
+        "mock.patch.multiple({}, invoke=1)",
+        "monkeypatch.setattr({}, 1)",
+        "importlib.import_module({})",
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "use", "why"),
+    [
+        ("chains.LLMChain", "", "write it as a chain of runnables: prompt | llm | parser"),
+        (
+            "retrievers.EnsembleRetriever",
+            "E = EnsembleRetriever\nf(E)\n",
+            "line 2: the class itself is passed on, so that its arguments cannot be seen",
+        ),
+    ],
+)
+def test_a_string_is_imported_from_where_its_module_imports_what_it_keeps(
+    call: str, name: str, use: str, why: str
+) -> None:
+    module, _, cls = name.rpartition(".")
+    code = f"from langchain.{module} import {cls}\n{use}"
+    called = call.format(f"'langchain.{name}.invoke'") + "\n"
+    new = rewrite_source(code + called, Surroundings(classic=True))
+    assert new.text == (code + called).replace("langchain.", "langchain_classic.")
+    (one,) = [one for one in new.findings if one.kind == "string"]
+    assert one.for_now == f"langchain_classic.{name}.invoke"
+    assert one.why == why
+
+
 def test_of_a_string_that_is_not_seen_to_be_imported_it_is_said_what_to_write() -> None:
     code = "R = {{'m': 'langchain{}.retrievers.merger_retriever.MergerRetriever'}}\n"
     (one,) = rewrite_source(code.format(""), Surroundings(classic=True)).findings
@@ -515,7 +550,7 @@ def test_a_string_that_is_written_anew_is_not_told_to_be_written(tmp_path: Path)
     (tmp_path / "test_a.py").write_text(patched)
     (tmp_path / "b.py").write_text(named)
     told = {one.file: one.why for one in migrate(tmp_path).left}
-    assert "write" not in told["test_a.py"]
+    assert "run it again" not in told["test_a.py"]
     assert "write langchain_classic.storage.LocalFileStore for now" in told["b.py"]
     (plain,) = migrate(tmp_path / "test_a.py", classic=False).left
     assert "write langchain_classic.storage.LocalFileStore for now" in plain.why

@@ -31,9 +31,12 @@ IMPORTERS = {
     "import_module",
     "importorskip",
     "patch",
+    "patch.dict",
+    "patch.multiple",
+    "resolve_name",
     "setattr",
 }
-"""Functions that import what their first argument names: of importlib, of mock and of pytest."""
+"""Functions that import what their first argument names: of the library, of mock and of pytest."""
 IN_TEXT = re.compile(r"(?<![\w.])langchain(?:\.\w+)+")
 
 
@@ -302,14 +305,20 @@ def _bridge_strings(plan: Plan, names: Names, bridge: Bridge) -> None:
 
 
 def is_certain(plan: Plan, text: Text) -> bool:
-    """Tell whether a string is imported by a function, and nothing in it is moved elsewhere."""
+    """Tell whether a string is imported by a function, and nothing in it is moved elsewhere.
+
+    What this module imports by a statement and keeps is what its strings stand for, too.
+    """
     argument = plan.module.parent(text.node)
     call = plan.module.parent(argument)
     if not isinstance(call, cst.Call) or call.args[0] is not argument:
         return False
     split = split_path(text.path)
-    kept = split is None or isinstance(lookup(*split), Elsewhere)
-    return kept and dotted(call.func).rpartition(".")[2] in IMPORTERS
+    entry = lookup(*split) if split else None
+    here = any(one.entry is entry for one in plan.module.imports)
+    kept = entry is None or isinstance(entry, Elsewhere) or (here and not plan.rewrites(entry))
+    parts = dotted(call.func).split(".")
+    return kept and not IMPORTERS.isdisjoint([parts[-1], ".".join(parts[-2:])])
 
 
 class _Annotations(cst.CSTVisitor):

@@ -121,9 +121,10 @@ def _why(plan: Plan, entry: Any, line: int) -> str:
 
 
 def _why_a_string(plan: Plan, text: Text, entry: Any) -> str:
+    if plan.around.classic and is_certain(plan, text) and new_path(text.path):
+        return _why(plan, entry, text.line) or "it is named in a string"
     ways = [] if entry is None or isinstance(entry, Elsewhere) else ["the new path"]
-    written = plan.around.classic and is_certain(plan, text)
-    if not written and (for_now := new_path(text.path)):
+    if for_now := new_path(text.path):
         ways.append(f"{for_now} for now")
     write = f": write {', or '.join(ways)}, and run it again" if ways else ""
     return f"it is named in a string, and where that is imported is not seen{write}"
