@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import libcst as cst
+from libcst import matchers
 
 from ragbook.migrate.hints import Hints
+from ragbook.migrate.overrides import private
 from ragbook.migrate.uses import OLD_METHODS, Module, dotted
 
 IN_CONFIG = ("callbacks", "tags", "metadata", "run_name")
@@ -23,6 +25,8 @@ class MethodPlan:
 
     attributes: dict[cst.Attribute, str] = field(default_factory=dict)
     calls: set[cst.Call] = field(default_factory=set)
+    definitions: set[cst.FunctionDef] = field(default_factory=set)
+    """Methods of retrievers that get another name."""
     found: list[tuple[int, str, str, str]] = field(default_factory=list)
     """Line, old name, new name, and why it is left."""
 
@@ -33,6 +37,7 @@ def plan_methods(
     overridden: Collection[str] = (),
     retrievers: Collection[cst.CSTNode] = (),
     makers: Collection[str] = (),
+    searches: Mapping[int, str] | None = None,
 ) -> MethodPlan:
     """Decide which calls of the old methods are rewritten.
 
@@ -42,8 +47,10 @@ def plan_methods(
         overridden: Those of them that a class with a base defines, which may be a retriever.
         retrievers: Expressions that stand for objects of retired classes, and for nothing else.
         makers: Names of functions of other files that give retrievers.
+        searches: Lines at which retrievers define an old search, as `overrides` says.
     """
     plan = MethodPlan()
+    _plan_definitions(plan, module, searches or {})
     hints = Hints(module, retrievers, makers)
     for node, line in module.methods:
         name = node.attr.value
@@ -72,6 +79,18 @@ def plan_methods(
     for name, line in module.method_names:
         plan.found.append((line, name, OLD_METHODS[name], "it is named in a string"))
     return plan
+
+
+def _plan_definitions(plan: MethodPlan, module: Module, searches: Mapping[int, str]) -> None:
+    wanted = matchers.FunctionDef(matchers.OneOf(*map(matchers.Name, OLD_METHODS)))
+    for node in matchers.findall(module.wrapper.module, wanted) if searches else ():
+        method = cst.ensure_type(node, cst.FunctionDef)
+        line, name = module.line(method.name), method.name.value
+        if (why := searches.get(line)) is None:
+            continue
+        if not why:
+            plan.definitions.add(method)
+        plan.found.append((line, name, private(name), why))
 
 
 def _is_handed_on(module: Module, node: cst.CSTNode) -> bool:
