@@ -214,7 +214,26 @@ async def test_with_child_an_orphan_comes_in_its_parents_place_and_is_logged(
     assert await retriever.ainvoke("q") == found
 
 
-@pytest.mark.parametrize("on_missing", ["raise", "child"])
+async def test_with_skip_an_orphan_is_left_out_and_logged_and_the_next_parent_takes_its_place(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    children = [doc("lost", "l"), *CHILDREN, child("c1", "c")]
+    retriever = ParentDocumentRetriever(
+        base_retriever=ListRetriever(documents=children),
+        docstore=store(a=doc("all of a"), c=doc("all of c")),
+        on_missing="skip",
+        top_n=2,
+    )
+    with caplog.at_level(logging.WARNING):
+        found = retriever.invoke("q")
+    assert texts(found) == ["all of a", "all of c"]
+    assert "ListRetriever returned a child without 'parent_id', which is left out." in caplog.text
+    assert "no document for parent_id ['b']. Left out." in caplog.text
+    assert await retriever.ainvoke("q") == found
+    assert texts(retriever.invoke("q", top_n=1)) == ["all of a"]
+
+
+@pytest.mark.parametrize("on_missing", ["raise", "child", "skip"])
 def test_a_docstore_of_something_else_is_an_error(on_missing: Any) -> None:
     docstore: Any = InMemoryByteStore()
     docstore.mset([("a", b"all of a")])
@@ -283,7 +302,7 @@ async def test_nothing_found_or_a_blank_query_reads_nothing() -> None:
 
 def test_unfit_or_unknown_fields_are_errors() -> None:
     base = ListRetriever(documents=[])
-    for field in ({"top_n": 0}, {"id_key": ""}, {"on_missing": "skip"}, {"k": 3}):
+    for field in ({"top_n": 0}, {"id_key": ""}, {"on_missing": "drop"}, {"k": 3}):
         with pytest.raises(ValueError, match=next(iter(field))):
             ParentDocumentRetriever(base_retriever=base, docstore=InMemoryStore(), **field)
     with pytest.raises(ValueError, match="docstore"):
@@ -526,7 +545,7 @@ def parents_of(tenant: str, stores: Stores, **fields: Any) -> ParentDocumentRetr
 
 
 @pytest.mark.parametrize("use_async", [False, True])
-@pytest.mark.parametrize("on_missing", ["raise", "child"])
+@pytest.mark.parametrize("on_missing", ["raise", "child", "skip"])
 async def test_a_child_of_one_tenant_does_not_bring_the_parent_of_another(
     on_missing: Any, use_async: bool
 ) -> None:

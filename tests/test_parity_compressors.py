@@ -512,7 +512,31 @@ async def test_parent_documents_differ_where_they_are_added_twice_or_are_gone() 
         else:
             with pytest.raises(LookupError, match="Add the documents again"):
                 retriever.invoke("heron")
+            retriever.on_missing = "skip"
+            assert retriever.invoke("heron") == await retriever.ainvoke("heron") == []
     assert counts == [6, 3]
+
+
+async def test_parent_documents_skip_the_same_texts_that_were_in_the_store_before() -> None:
+    documents = corpus(2)
+    found = []
+    for build, options in (
+        (old.ParentDocumentRetriever, {}),
+        (ParentDocumentRetriever.from_vectorstore, {"on_missing": "skip"}),
+    ):
+        store = InMemoryVectorStore.from_texts(["a heron", "an owl"], MODEL)
+        retriever: Any = build(  # type: ignore[operator]
+            vectorstore=store,
+            docstore=InMemoryStore(),
+            child_splitter=SPLITTER,
+            search_kwargs={"k": 6},
+            **options,
+        )
+        retriever.add_documents(copies(documents))
+        children = await store.asimilarity_search("heron", k=6)
+        assert any("doc_id" not in child.metadata for child in children)
+        found += [texts(retriever.invoke("heron")), texts(await retriever.ainvoke("heron"))]
+    assert found[0] == found[1] == found[2] == found[3] != []
 
 
 class Relevant(InMemoryVectorStore):

@@ -25,12 +25,15 @@ from langchain_core.structured_query import StructuredQuery
 
 import retrievers as new
 from helpers import ListRetriever, doc, texts
+from ragbook.migrate.table import Elsewhere, lookup
+from retrievers.multi_query import parse_queries
 from retrievers.query_parser import parse_filter
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from langchain_classic import retrievers as old
     from langchain_classic.chains.query_constructor.base import StructuredQueryOutputParser
+    from langchain_classic.retrievers.multi_query import LineListOutputParser
     from langchain_community import retrievers as community
     from langchain_community.query_constructors.chroma import ChromaTranslator
 
@@ -339,6 +342,20 @@ async def test_multi_query_unites_the_same(seed: int) -> None:
     rest = [text for text in texts(expected) if text not in first]
     assert texts(found)[len(first) :] == rest
     assert texts(await ours.ainvoke(question)) == texts(found)
+
+
+def test_without_the_old_parser_of_lines_several_questions_search_the_same() -> None:
+    """The advice for what is left is to leave it out."""
+    search = ListRetriever(documents=[doc(text) for text in corpus(0)])
+    model = FakeListChatModel(responses=["red owl\n\nnight river"])
+    prompt = PromptTemplate.from_template("Reword: {question}")
+    parsed = (prompt | model | LineListOutputParser()).invoke({"question": "q"})
+    ours = new.MultiQueryRetriever(retriever=search, llm=prompt | model)
+    assert ours.generate_queries("q") == ["q", *parsed]
+    advice = lookup("langchain.retrievers.multi_query", "LineListOutputParser")
+    assert isinstance(advice, Elsewhere)
+    assert "leave it out" in advice.advice
+    assert parse_queries("red owl\n\nnight river") == parsed
 
 
 @every_seed

@@ -74,7 +74,8 @@ class ParentDocumentRetriever(FixedRetriever):
         top_n: How many parents to return; default: all of the children found. Also
             `invoke(query, top_n=…)`.
         on_missing: `"raise"` (default) fails when a child has no parent; `"child"` returns the
-            child in its place, and logs a warning.
+            child in its place, `"skip"` leaves it out, as LangChain's classic classes do. Both log
+            a warning.
         same: Metadata keys, such as `"tenant"`, that both a child and its parent must have, and
             with the same value. Give them to `add_documents`, too.
         child_splitter: Makes the children in the method `add_documents`, which needs it.
@@ -96,7 +97,7 @@ class ParentDocumentRetriever(FixedRetriever):
     docstore: BaseStore[str, Document]
     id_key: str = Field(default=ID_KEY, min_length=1)
     top_n: int | None = Field(default=None, ge=1)
-    on_missing: Literal["raise", "child"] = "raise"
+    on_missing: Literal["raise", "child", "skip"] = "raise"
     same: tuple[str, ...] = Field(default=(), frozen=True)
     child_splitter: BaseDocumentTransformer | None = None
     parent_splitter: BaseDocumentTransformer | None = None
@@ -119,9 +120,9 @@ class ParentDocumentRetriever(FixedRetriever):
         """Make the retriever of a vector store, as LangChain's classic classes are made.
 
         So it is moved from `ParentDocumentRetriever`, and without splitters from
-        `MultiVectorRetriever`. Here a child whose parent is missing is an error, unless
-        `on_missing` says otherwise, and parents say in `children` what they were found by; scores
-        they have where `base_retriever` is one that writes them, such as `DenseRetriever`.
+        `MultiVectorRetriever`. Here a child whose parent is missing is an error, and with
+        `on_missing="skip"` left out, as there. Parents say in `children` what they were found by;
+        scores they have where `base_retriever` is one that writes them, such as `DenseRetriever`.
 
         Args:
             vectorstore: Holds the children; to be read as `vectorstore`.
@@ -253,7 +254,7 @@ class ParentDocumentRetriever(FixedRetriever):
             return []
         families = self._families(invoke_child(self.base_retriever, query, run_manager), top_n)
         keys = [key for key, _ in families if key is not None]
-        return self._parents(families, keys, self.docstore.mget(keys) if keys else [])
+        return self._parents(families, keys, self.docstore.mget(keys) if keys else [], top_n)
 
     async def _aget_relevant_documents(
         self,
@@ -268,10 +269,14 @@ class ParentDocumentRetriever(FixedRetriever):
         children = await ainvoke_child(self.base_retriever, query, run_manager)
         families = self._families(children, top_n)
         keys = [key for key, _ in families if key is not None]
-        return self._parents(families, keys, await self.docstore.amget(keys) if keys else [])
+        answer = await self.docstore.amget(keys) if keys else []
+        return self._parents(families, keys, answer, top_n)
 
     def _families(self, children: Sequence[Document], top_n: int | None) -> list[Family]:
-        """Return the first `top_n` parents' keys and children; an orphan has the key None."""
+        """Return the first `top_n` parents' keys and children; an orphan has the key None.
+
+        With `on_missing="skip"` all of them, as some parents may not be there.
+        """
         families: list[Family] = []
         by_key: dict[str, list[Document]] = {}
         for child in children:
@@ -282,16 +287,27 @@ class ParentDocumentRetriever(FixedRetriever):
                 by_key[str(name)].append(child)
             elif self.on_missing == "child":
                 families.append((None, [child]))
+            elif self.on_missing == "skip":
+                logger.warning(
+                    "%s returned a child without %r, which is left out.",
+                    self.base_retriever.get_name(),
+                    self.id_key,
+                )
             else:
                 raise LookupError(
                     f"{self.base_retriever.get_name()} returned a child without "
                     f"{self.id_key!r} (its metadata has: {list(child.metadata)}). Set id_key to "
-                    "the key that names the parent, or on_missing='child'."
+                    "the key that names the parent, or on_missing to 'child' or 'skip'."
                 )
-        return families[:top_n]
+        # Of those that are left out, others take the place.
+        return families if self.on_missing == "skip" else families[:top_n]
 
     def _parents(
-        self, families: Sequence[Family], keys: Sequence[str], answer: Sequence[Any]
+        self,
+        families: Sequence[Family],
+        keys: Sequence[str],
+        answer: Sequence[Any],
+        top_n: int | None,
     ) -> list[Document]:
         if len(answer) != len(keys):
             store = type(self.docstore).__name__
@@ -302,12 +318,17 @@ class ParentDocumentRetriever(FixedRetriever):
             if self.on_missing == "raise":
                 raise LookupError(
                     f"{text} Add the documents again, so that both stores hold the same ones, or "
-                    "set on_missing='child'."
+                    "set on_missing to 'child' or 'skip'."
                 )
-            logger.warning("%s Returned their best children instead.", text)
-        documents = []
+            instead = "Left out." if self.on_missing == "skip" else "Returned their best children."
+            logger.warning("%s %s", text, instead)
+        documents: list[Document] = []
         for key, children in families:
+            if len(documents) == top_n:
+                break
             parent = None if key is None else parents[key]
+            if parent is None and self.on_missing == "skip":
+                continue
             if parent is not None and not isinstance(parent, Document):
                 raise TypeError(
                     f"The docstore must hold Document, it holds {type(parent).__name__} under "
