@@ -25,8 +25,9 @@ A map of the package. `ragbook/migrate_cli.py` is the command; it calls `run.mig
    - `listing`: make a `findings.Finding` of each place; `classic`: import what is
      left from langchain-classic; `branches`: see that no two branches import the same.
    What one file keeps can keep more in another, so files are drafted again until nothing is added.
-5. Sum up in a `result.Migration`: `failing` finds what still cannot be imported, `packages` reads
-   which distributions the project lists, `dependencies` says what to install and what to take out.
+5. Sum up in a `result.Migration`: `failing` finds what still cannot be imported, `refused` which
+   classes langchain-core 1 does not make, `packages` reads which distributions the project
+   lists, `dependencies` says what to install and what to take out.
 6. With `--write`: `write`, after `git` was asked whether it could undo it.
 7. `lines`: what is reported has the lines of the files as they lie there now.
 

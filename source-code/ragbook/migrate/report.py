@@ -16,8 +16,10 @@ from ragbook.terminal import harmless
 
 SCHEMA_VERSION = 1
 FAILING = ("file", "cell", "line", "old", "why")
+KINDS = {"import": "imports", "class": "classes"}
+"""What fails, by the kind of its finding."""
 SHOWN = 10
-"""How many imports that fail are shown: of more, the reason is always the same."""
+"""How much of what fails is shown: of more, the reason is always the same."""
 NOT_READ = "Stubs, YAML, templates and docs are not read."
 
 
@@ -164,13 +166,15 @@ def _reasons(places: Sequence[Finding]) -> list[str]:
 
 
 def _failing(result: Migration) -> Iterator[str]:
-    """Say which files cannot be imported even now."""
+    """Say which files do not run even now."""
     if not (found := _names(result.failing)):
         return
     files = _count(len({one[0].file for one in found}), "file")
     have = "has" if files.startswith("1 ") else "have"
     after = f"{files} still {have}" if result.written else f"Even after --write, {files} {have}"
-    yield f"{after} imports that fail beside langchain-core 1:"
+    kinds = {one.kind for one in result.failing}
+    what = " and ".join(said for kind, said in KINDS.items() if kind in kinds)
+    yield f"{after} {what} that fail beside langchain-core 1:"
     for places in found[:SHOWN]:
         one = places[0]
         yield f"  {one.file}, {_place(places).strip()}"

@@ -75,5 +75,5 @@ class Migration:
 
     @property
     def exit_code(self) -> int:
-        """0 if nothing is to be done or all was done, 1 if something is found or left."""
-        return int(bool(self.left if self.written else self.findings))
+        """0 if nothing is to be done or all was done, 1 if something is found, left, or fails."""
+        return int(bool(self.failing or (self.left if self.written else self.findings)))

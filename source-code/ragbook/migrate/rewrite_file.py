@@ -13,6 +13,7 @@ from ragbook.migrate.failing import failing_imports
 from ragbook.migrate.files import MENTIONS, Source
 from ragbook.migrate.findings import Finding
 from ragbook.migrate.plan import Surroundings
+from ragbook.migrate.refused import refused_classes
 from ragbook.migrate.rewrite import Rewritten, rewrite_source
 
 
@@ -42,17 +43,25 @@ def unread(file: str, line: int, why: str, cell: int | None = None) -> Finding:
 
 
 def failing(source: Source, text: str, name: str) -> Iterator[Finding]:
-    """Yield the imports of a file that fail beside langchain-core 1, if it has this text."""
+    """Yield what of a file fails beside langchain-core 1, if it has this text."""
+    if "langchain" not in text:
+        return
     if source.path.suffix == ".py":
-        for line, path, why in failing_imports(text):
-            yield Finding(name, line, path, "import", False, why=why)
+        yield from _failing(text, name)
         return
     try:
         joined = notebooks.join(notebooks.code_cells(text))
     except (ValueError, RecursionError):
         return
-    for line, path, why in failing_imports(joined.text):
-        yield _in_cell(Finding(name, line, path, "import", False, why=why), joined)
+    for one in _failing(joined.text, name):
+        yield _in_cell(one, joined)
+
+
+def _failing(code: str, name: str) -> Iterator[Finding]:
+    for line, path, why in failing_imports(code):
+        yield Finding(name, line, path, "import", False, why=why)
+    for line, cls, why in refused_classes(code):
+        yield Finding(name, line, cls, "class", False, why=why)
 
 
 def rewrite_file(source: Source, around: Surroundings, name: str) -> Rewritten:

@@ -97,6 +97,9 @@ def migrate(
     destination = _destination(result.path, to, users, layout, read)
     finals = _finals(drafts, destination, survey, result, read)
     _gather(result, finals, survey)
+    for source in read.sources:
+        text = finals[source].text if source in finals else source.text
+        result.failing += failing(source, text, result.name(source.path))
     if to is None:
         _check_one_project(result)
     check_copies(result)
@@ -210,7 +213,6 @@ def _gather(result: Migration, finals: dict[Source, Rewritten], survey: Survey) 
     files: set[str] = set()
     for source, new in finals.items():
         result.findings += new.findings
-        result.failing += failing(source, new.text, result.name(source.path))
         if new.text != source.text:
             result.changes.append(Change(source, new.text))
             files |= new.files
