@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -231,10 +232,10 @@ def test_the_lists_that_a_list_names_are_read_once(tmp_path: Path) -> None:
         "Take out of deps/base.txt:",
         "    langchain<0.3",
         "",
-        "Take out of pins.txt:",
-        "    langchain-core<0.3",
+        "Change in pins.txt:",
+        f"    langchain-core<0.3  ->  {CORE}",
         "",
-        "Put into requirements.txt:",
+        "Put into deps/base.txt:",
         f"    {CORE}",
     ]
 
@@ -449,6 +450,8 @@ def test_of_a_project_without_lists_it_is_said_again_what_the_code_needs(tmp_pat
         ("langchain-openai<0.2", "0.3.34"),
         ("langchain-text-splitters>=0.2,<0.3", "0.3.10"),
         ("langchain-huggingface~=0.3", "1"),
+        ("langgraph==0.2.20", "0.4"),
+        ("langserve[all]==0.2.3", "0.3.3"),
         ("langchain-openai", ""),
         ("langchain-openai<1", ""),
         ("langchain-text-splitters~=0.3.2", ""),
@@ -459,11 +462,11 @@ def test_a_maker_s_package_that_holds_langchain_core_is_said(
 ) -> None:
     files = {"a.py": OLD, "pyproject.toml": listing(package)}
     said = [line for line in closing(written(tmp_path, files)) if "cannot be installed" in line]
-    name = package.split("<")[0].split("~")[0].split(">")[0]
+    name = re.split(r"[<~>=\[]", package)[0]
     assert said == (
         [
             f"{name} is held below {held} in pyproject.toml, line 5, and langchain-core>=1 cannot "
-            f"be installed beside it: allow {name} 1."
+            f"be installed beside it: allow {name} {held} or newer."
         ]
         if held
         else []
@@ -685,6 +688,127 @@ def test_a_package_in_a_new_version_is_one_change(tmp_path: Path) -> None:
     text = "dependencies:\n  - langchain\n"
     said = closing(written(tmp_path, {"a.py": OLD, "environment.yml": text}))
     assert said[-2:] == ["Put into environment.yml, below pip:", f"    {CORE}"]
+
+
+def test_new_lines_go_where_the_old_ones_were(tmp_path: Path) -> None:
+    files = {
+        "a.py": OLD,
+        "requirements.txt": "-r requirements/base.txt\n",
+        "requirements/base.txt": "langchain==0.2.5\n",
+        "requirements/dev.txt": "-r base.txt\nlangchain-community\n",
+        "requirements/docs.txt": "langchain-core\nsphinx\n",
+    }
+    assert to_install(written(tmp_path, files)) == [
+        "",
+        "Take out of requirements/base.txt:",
+        "    langchain==0.2.5",
+        "",
+        "Take out of requirements/dev.txt:",
+        "    langchain-community",
+        "",
+        "Put into requirements/base.txt:",
+        f"    {CORE}",
+    ]
+
+
+def test_a_pin_in_another_list_is_changed_there(tmp_path: Path) -> None:
+    files = {
+        "a.py": OLD,
+        "requirements.txt": "langchain\n",
+        "requirements-docs.txt": "langchain-core<0.3\n",
+    }
+    assert to_install(written(tmp_path, files)) == [
+        "",
+        "Take out of requirements.txt:",
+        "    langchain",
+        "",
+        "Change in requirements-docs.txt:",
+        f"    langchain-core<0.3  ->  {CORE}",
+        "",
+        "Put into requirements.txt:",
+        f"    {CORE}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('{}==0.2 ; python_version < "3.12"', '{}{} ; python_version < "3.12"'),
+        ("{}==0.2; sys_platform != 'win32'  # why", "{}{}; sys_platform != 'win32'"),
+        ("{}[a,b]==0.2", "{}[a,b]{}"),
+        ("{}==0.2 ; a \\\n    --hash=sha256:01ab", "{}{} ; a"),
+        ("{}==0.2 \\\n    --hash=sha256:01ab", "{}{}"),
+    ],
+)
+def test_a_changed_line_keeps_its_extras_and_its_condition(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    files = {"a.py": OLD, "requirements.txt": old.format("langchain_core") + "\n"}
+    said = to_install(written(tmp_path, files))
+    assert said[:2] == ["", "Change in requirements.txt:"]
+    changed = said[2].partition("  ->  ")[2]
+    assert changed == new.format("langchain_core", CORE.removeprefix("langchain-core"))
+
+
+def test_lists_beside_that_of_a_tool_get_the_new_lines_as_well(tmp_path: Path) -> None:
+    files = {
+        "a.py": OLD,
+        "pyproject.toml": listing("langchain<1"),
+        "requirements.txt": "langchain<1\n",
+    }
+    assert to_install(written(tmp_path, files))[-5:] == [
+        "Take out of requirements.txt:",
+        "    langchain<1",
+        "",
+        "Put into requirements.txt:",
+        f"    {CORE}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("header", "source", "text", "command"),
+    [
+        ("", "requirements.in", "langchain\n", "pip-compile requirements.in"),
+        (
+            "#    pip-compile --strip-extras requirements.in\n",
+            "requirements.in",
+            "langchain\n",
+            "pip-compile --strip-extras requirements.in",
+        ),
+        (
+            "#    uv pip compile pyproject.toml -o requirements.txt\n",
+            "pyproject.toml",
+            listing("langchain"),
+            "uv pip compile pyproject.toml -o requirements.txt",
+        ),
+        (
+            "#    uv export --no-hashes\n",
+            "pyproject.toml",
+            listing("langchain"),
+            "uv export --no-hashes",
+        ),
+    ],
+)
+def test_a_compiled_list_is_to_be_compiled_again(
+    tmp_path: Path, header: str, source: str, text: str, command: str
+) -> None:
+    compiled = f"# This file is autogenerated\n{header}langchain==0.2\n"
+    said = to_install(written(tmp_path, {"a.py": OLD, source: text, "requirements.txt": compiled}))
+    assert said[-1] == (
+        f"requirements.txt is compiled from another list. Then compile it again: {command}"
+    )
+    assert "Take out of requirements.txt:" not in said
+
+
+def test_what_a_dockerfile_installs_is_said(tmp_path: Path) -> None:
+    docker = (
+        "FROM python\n# langchain\nRUN pip install --no-cache-dir numpy \\\n"
+        "    'langchain==0.2' langchain-openai\nRUN echo langchain\n"
+    )
+    said = to_install(written(tmp_path, {"a.py": OLD, "Dockerfile": docker}))
+    assert [one for one in said if "Dockerfile" in one] == [
+        "Dockerfile, line 4 installs langchain==0.2."
+    ]
 
 
 def test_what_took_the_old_one_s_place_in_a_group_is_seen_there(

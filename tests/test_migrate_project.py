@@ -421,6 +421,9 @@ def test_the_lines_of_a_requirements_file_are_said(tmp_path: Path) -> None:
         "",
         "Change in requirements.txt:",
         f"    langchain_core==0.2.3  ->  {core.replace('-', '_')}",
+        "",
+        "Put into requirements-dev.txt:",
+        f"    {core}",
     ]
     # What is there already is in no list.
     put(tmp_path, {"a.py": OLD, "requirements.txt": f"{core}\n", "requirements-dev.txt": ""})

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -16,19 +19,41 @@ from ragbook.migrate.packages import OLD_DISTRIBUTIONS, REQUIREMENT, Listed, Lis
 FIRST_BESIDE_CORE_1 = {
     "langchain": "1",
     "langchain-anthropic": "0.3.21",
+    "langchain-aws": "1",
     "langchain-chroma": "0.2.3",
     "langchain-cohere": "0.5",
     "langchain-community": "0.3.29",
     "langchain-core": "1",
+    "langchain-elasticsearch": "1",
+    "langchain-experimental": "0.4",
+    "langchain-fireworks": "1",
+    "langchain-google-genai": "2.1.11",
+    "langchain-google-vertexai": "2.1",
+    "langchain-groq": "1",
     "langchain-huggingface": "1",
+    "langchain-milvus": "0.2.2",
+    "langchain-mistralai": "0.2.12",
+    "langchain-mongodb": "0.4",
+    "langchain-nomic": "0.1.5",
     "langchain-ollama": "0.3.9",
     "langchain-openai": "0.3.34",
+    "langchain-pinecone": "0.2.13",
+    "langchain-postgres": "0.0.16",
+    "langchain-qdrant": "1",
     "langchain-text-splitters": "0.3.10",
+    "langchain-together": "0.4",
+    "langchain-weaviate": "0.0.6",
+    "langgraph": "0.4",
+    "langgraph-checkpoint": "2.0.26",
+    "langgraph-prebuilt": "0.2",
+    "langserve": "0.3.3",
 }
 """The first version of a package that can be installed beside langchain-core 1.
 
 Source: what the releases on PyPI require, as `uv pip compile --resolution lowest-direct` reads it
-for the package and `langchain-core>=1`; of langchain and langchain-anthropic, from their 0.1 on.
+for the package and `langchain-core>=1`. The very first releases of some set no end: of langchain,
+langchain-anthropic and langchain-together it goes by those from 0.1 on, of the others from 0.0.2
+on, of langchain-experimental and langserve by those of the last years.
 """
 WAY_OUT = {"langchain": "allow langchain 1", "langchain-community": "allow langchain-community 0.4"}
 
@@ -83,12 +108,56 @@ class Dependencies:
             there = [p for p in there if p.file == main and p.option in ("", None, self._place)]
         return [one for one in self.wanted if not any(_satisfies(p, one) for p in there)]
 
+    @cached_property
+    def _new(self) -> dict[str, str]:
+        """What is wanted, by package."""
+        return {(parsed(one) or ("",))[0]: one for one in self.wanted}
+
     @property
     def _old(self) -> list[Listed]:
         """What is listed in versions that may be too old, of what is to be added."""
         new = dict(filter(None, map(parsed, self.add)))
         listed = [one for one in self.lists.packages if one.package in new]
         return [one for one in listed if not one.is_enough(new[one.package])]
+
+    @property
+    def _files(self) -> list[str]:
+        """The lists that one edits by hand."""
+        return sorted(one for one in self.lists.files if one != KEPT_BY.get(self.lists.tool))
+
+    @cached_property
+    def _homes(self) -> list[str]:
+        """The files edited by hand into which new requirements go: where the old ones were.
+
+        Of files that take in each other, it is the one that is in all of them.
+        """
+        limits = self.lists.constraints
+        had = {one.file for one in self.declared if one.package in self.remove} - limits
+        homes = [one for one in self._files if had & self.lists.reached(one) == {one}]
+        return homes or ([] if self.lists.tool else [self._main])
+
+    def _around(self, home: str) -> set[str]:
+        """Return a file with those that are installed whenever it is, or that take it in."""
+        reached = self.lists.reached
+        return reached(home) | {one for one in self.lists.files if home in reached(one)}
+
+    @cached_property
+    def _changed(self) -> list[Listed]:
+        """What one changes by hand, as it is listed in versions that are, or may be, too old."""
+        near = {one for home in self._homes for one in self._around(home)}
+        changed = []
+        for one in self.lists.packages:
+            if one.package not in self._new or one.file not in self._files:
+                continue
+            versions = (parsed(self._new[one.package]) or ("", SpecifierSet()))[1]
+            files = near & self._around(one.file)
+            there = [p for p in self.lists.packages if p.file in files]
+            enough = any(_satisfies(p, self._new[one.package]) for p in there)
+            if one.excludes(versions) or (
+                one.file in near and not enough and not one.is_enough(versions)
+            ):
+                changed.append(one)
+        return changed
 
     @property
     def _place(self) -> str:
@@ -127,16 +196,18 @@ class Dependencies:
         for sentence in [*self.lists.faults, *self._held(), *self._not_known()]:
             yield ""
             yield sentence
-        if not self.lists.tool:
-            yield from self._by_hand()
-            return
+        yield from self._with_tool() if self.lists.tool else ()
+        yield from self._by_hand()
+        yield from self._elsewhere()
+
+    def _with_tool(self) -> Iterator[str]:
         if commands := list(self._commands()):
             yield ""
             if (here := Path.cwd()) != self.root.resolve():
                 yield f"    cd {shlex.quote(Path(os.path.relpath(self.root, here)).as_posix())}"
             yield from commands
         for one in self.declared:
-            if one.package in self.remove:
+            if one.package in self.remove and one.file not in self._files:
                 yield f"  {one.package} is declared in {one.file}, line {one.line}."
 
     def _commands(self) -> Iterator[str]:
@@ -153,21 +224,44 @@ class Dependencies:
             yield " ".join([f"    {add}", *member, *self._place.split(), *quoted])
 
     def _by_hand(self) -> Iterator[str]:
-        main = self._main
-        changed = [one for one in self._old if one.file == main]
-        for file in sorted(self.lists.files):
+        for file in self._files:
             there = [one for one in self.lists.packages if one.file == file]
-            going = [p for p in there if p.package in self.remove or p in self._old]
-            lines = [one.text for one in going if one not in changed]
-            yield from _block(f"Take out of {file}:", lines)
+            going = [one.text for one in there if one.package in self.remove]
+            yield from _block(f"Take out of {file}:", going)
         if not self.lists.files:
             yield from _block(f"Take out of {OF_THE_PROJECT}:", self.remove)
-        wanted = {(parsed(one) or ("",))[0]: one for one in self.add}
-        newer = {p.package: f"{p.text}  ->  {self._spelled(wanted[p.package])}" for p in changed}
-        yield from _block(f"Change in {main}:", list(newer.values()))
-        rest = [one for package, one in wanted.items() if package not in newer]
-        where = f"{main}{PLACE.get(Path(main).suffix, '')}" if main else OF_THE_PROJECT
-        yield from _block(f"Put into {where}:", rest)
+        for file in self._files:
+            there = [one for one in self._changed if one.file == file]
+            newer = [f"{one.text}  ->  {_in_place(one, self._new[one.package])}" for one in there]
+            yield from _block(f"Change in {file}:", newer)
+        for home in self._homes:
+            files = (self._around(home) if home else {*self.lists.files}) - self.lists.constraints
+            there = [one for one in self.lists.packages if one.file in files]
+            names = {one.package for one in self._changed if one in there}
+            rest = [
+                requirement
+                for package, requirement in self._new.items()
+                if package not in names and not any(_satisfies(p, requirement) for p in there)
+            ]
+            where = f"{home}{PLACE.get(Path(home).suffix, '')}" if home else OF_THE_PROJECT
+            yield from _block(f"Put into {where}:", rest)
+
+    def _elsewhere(self) -> Iterator[str]:
+        """Say what else names packages: lists that are made of these, and Dockerfiles."""
+        if not (self.remove or self.add):
+            return
+        for file, command in self.lists.compiled.items():
+            yield ""
+            yield f"{file} is compiled from another list. Then compile it again: {command}"
+        new = dict(filter(None, map(parsed, self.wanted)))
+        going = [
+            one
+            for one in self.lists.installs
+            if one.package in self.remove or (one.package in new and one.excludes(new[one.package]))
+        ]
+        for (file, line), found in groupby(going, key=lambda one: (one.file, one.line)):
+            yield ""
+            yield f"{file}, line {line} installs {', '.join(one.text for one in found)}."
 
     def _held(self) -> Iterator[str]:
         """Say of a package that has to stay that it keeps langchain-core below 1."""
@@ -181,12 +275,11 @@ class Dependencies:
                 f'Python 3.10: write {key} = "{wanted}".'
             )
         told, old = set(self.remove), self._old
-        replaced = () if self.lists.tool else self.lists.files
         for one in self.lists.packages:
             first = FIRST_BESIDE_CORE_1.get(one.package)
             if first is None or one.package in told or not one.is_below(first):
                 continue
-            if one in old and (one.option == "" or one.file in replaced):
+            if one in self._changed or (one in old and one.option == ""):
                 continue  # the new requirement takes its place
             told.add(one.package)
             yield (
@@ -206,7 +299,7 @@ class Dependencies:
 
     def _way_out(self, one: Listed) -> str:
         if one.package not in WAY_OUT:
-            return f"allow {one.package} 1"
+            return f"allow {one.package} {FIRST_BESIDE_CORE_1[one.package]} or newer"
         rest = "what is left" if self.whole else "the rest of the project"
         return f"do {rest} first, or {WAY_OUT[one.package]}"
 
@@ -219,6 +312,16 @@ class Dependencies:
 def _satisfies(listed: Listed, requirement: str) -> bool:
     name, versions = parsed(requirement) or ("", SpecifierSet())
     return listed.package == name and listed.is_enough(versions)
+
+
+def _in_place(listed: Listed, requirement: str) -> str:
+    """Return a requirement with the name, the extras and the condition that are listed."""
+    old, new = REQUIREMENT.match(listed.text), REQUIREMENT.match(requirement)
+    if old is None or new is None:
+        return requirement
+    extras = listed.text[old.end(1) : old.start(2)] or requirement[new.end(1) : new.start(2)]
+    condition = re.search(r"\s*;.*?(?=\s+--|\s*\\|\s+\(and the lines|$)", listed.text)
+    return f"{old[1]}{extras.strip()}{new[2]}{condition[0] if condition else ''}"
 
 
 def _block(title: str, lines: Sequence[str]) -> Iterator[str]:

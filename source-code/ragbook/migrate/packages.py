@@ -32,9 +32,13 @@ REQUIREMENT = re.compile(
 LEAD = re.compile(r"\s*(?:-\s+)?[\"']?(?:[\w.-]+::)?")
 """What stands before a requirement in environment.yml: a dash, a channel."""
 INCLUDE = re.compile(
-    r"^[ \t]*(?:-r|-c|--requirement|--constraint)(?:[ \t]+|=|(?<=-[rc]))([^\s#]+)", re.MULTILINE
+    r"^[ \t]*(-r|-c|--requirement|--constraint)(?:[ \t]+|=|(?<=-[rc]))([^\s#]+)", re.MULTILINE
 )
-"""A line of a requirements file that names another one."""
+"""A line of a requirements file that names another one: how, and which."""
+COMPILED = re.compile(r"#\s+((?:pip-compile|uv pip compile|uv export)\b.*)")
+"""A line of a comment that says by which command a list was made of another one."""
+INSTALLS = re.compile(r"\b(?:pip3?|uv|poetry|conda|mamba)\s(?:.*\s)?(?:install|add)\s")
+"""A command that installs packages."""
 BY_NAME = (
     *("__import__", "import_module", "importorskip", "find_spec"),
     *("distribution", "metadata", "requires", "version"),
@@ -75,6 +79,11 @@ class Listed:
             for clause in self.versions
         )
 
+    def excludes(self, versions: SpecifierSet) -> bool:
+        """Tell whether only older versions are allowed than are wanted."""
+        wanted = _lowest(versions)
+        return wanted is not None and self.is_below(str(wanted))
+
     def is_enough(self, versions: SpecifierSet) -> bool:
         """Tell whether it allows nothing older than what is wanted."""
         wanted, own = _lowest(versions), _lowest(self.versions)
@@ -94,6 +103,10 @@ class Lists:
         python_key: The key in pyproject.toml that says so.
         member: The project's name in the workspace of uv that it is a member of.
         neighbours: What other members of the workspace list, with paths as seen from the project.
+        includes: Of a file, those that it takes in, by `-r` or `-c`.
+        constraints: The files that only say in which versions something is installed, by `-c`.
+        compiled: The files that are made of others, each with the command that makes it.
+        installs: What Dockerfiles install.
     """
 
     files: list[str] = field(default_factory=list)
@@ -104,19 +117,37 @@ class Lists:
     python_key: str = "requires-python"
     member: str = ""
     neighbours: list[Listed] = field(default_factory=list)
+    includes: dict[str, set[str]] = field(default_factory=dict)
+    constraints: set[str] = field(default_factory=set)
+    compiled: dict[str, str] = field(default_factory=dict)
+    installs: list[Listed] = field(default_factory=list)
+
+    def reached(self, file: str) -> set[str]:
+        """Return a file, and those that are installed with it as it takes them in."""
+        found, queue = set[str](), [file]
+        while queue:
+            if (one := queue.pop()) not in found:
+                found.add(one)
+                queue += self.includes.get(one, set()) - self.constraints
+        return found
 
 
 def read_lists(root: Path) -> Lists:
     """Read what the files in a project's folder list."""
     lists = Lists()
+    taken, limits = set[str](), set[str]()
     found = [file for pattern in LISTS for file in sorted(root.glob(pattern)) if file.is_file()]
     for file in found:  # which grows by the files that they name
-        if file.suffix == ".txt" and file.with_suffix(".in") in found:
-            continue  # it is compiled from the other
         name = file.relative_to(root).as_posix()
-        lists.files.append(name)
         try:
-            text = _decoded(file.read_bytes())
+            text = _decoded(file.read_bytes()) if file.suffix == ".txt" else ""
+            command, sources = _compiled(root, file, text)
+            if sources:
+                lists.compiled[name] = command
+                found += [one for one in sources if one not in found]
+                continue
+            lists.files.append(name)
+            text = text or _decoded(file.read_bytes())
             if file.name == "pyproject.toml":
                 data = tomllib.loads(text)
                 lists.tool = _tool(data)
@@ -131,11 +162,50 @@ def read_lists(root: Path) -> Lists:
             elif file.name == "setup.cfg":
                 lists.packages += _of_setup_cfg(name, text)
             else:
-                found += _new(root, file.parent, INCLUDE.findall(text), found)
+                for option, other in INCLUDE.findall(text):
+                    inner = Path(os.path.normpath(file.parent / other))
+                    found += _new(root, file.parent, [other], found)
+                    if inner.is_relative_to(root):
+                        shown = inner.relative_to(root).as_posix()
+                        lists.includes.setdefault(name, set()).add(shown)
+                        (limits if "c" in option[:3] else taken).add(shown)
                 lists.packages += _of_lines(name, text)
         except (OSError, ValueError) as error:
+            lists.files += [name] if name not in lists.files else []
             lists.faults.append(f"{name} cannot be read, so what it lists is not known: {error}.")
+    lists.constraints = limits - taken
+    for file in sorted(root.glob("Dockerfile*")):
+        lists.installs += _installed(file)
     return lists
+
+
+def _compiled(root: Path, file: Path, text: str) -> tuple[str, list[Path]]:
+    """Return the command that made a list of others, and these; none if it is kept by hand."""
+    if file.suffix != ".txt":
+        return "", []
+    match = COMPILED.search("\n".join(text.splitlines()[:10]))
+    own = file.with_suffix(".in")
+    command = match[1].strip() if match else f"pip-compile {own.relative_to(root).as_posix()}"
+    words = ["pyproject.toml"] if command.startswith("uv export") else command.split()[1:]
+    named = [root / one for one in words if one.endswith((".in", ".toml", ".py", ".cfg"))]
+    sources = [one for one in dict.fromkeys([own, *named]) if one.is_file()]
+    return command, sources
+
+
+def _installed(file: Path) -> Iterator[Listed]:
+    """Yield what the commands in a Dockerfile install."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return
+    installs = False
+    for number, line in enumerate(lines, start=1):
+        start = INSTALLS.search(line)
+        installs = installs or start is not None
+        for word in re.split(r"[\s\"']+", line[start.end() if start else 0 :] if installs else ""):
+            if found := parsed(word):
+                yield Listed(file.name, number, found[0], word, found[1])
+        installs = installs and line.rstrip().endswith("\\")
 
 
 def _new(root: Path, base: Path, names: Iterable[str], found: Sequence[Path]) -> list[Path]:
