@@ -122,7 +122,10 @@ def _why(plan: Plan, entry: Any, line: int) -> str:
 
 def _why_a_string(plan: Plan, text: Text, entry: Any) -> str:
     if plan.around.classic and is_certain(plan, text) and new_path(text.path):
-        return _why(plan, entry, text.line) or "it is named in a string"
+        names_a_class = any(part[:1].isupper() for part in text.path.split("."))
+        # What a module alone is imported for is not seen, so no advice on its classes fits.
+        why = _why(plan, entry, text.line) if names_a_class else ""
+        return why or "it is named in a string"
     ways = [] if entry is None or isinstance(entry, Elsewhere) else ["the new path"]
     if for_now := new_path(text.path):
         ways.append(f"{for_now} for now")
