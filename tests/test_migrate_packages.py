@@ -690,6 +690,47 @@ def test_a_package_in_a_new_version_is_one_change(tmp_path: Path) -> None:
     assert said[-2:] == ["Put into environment.yml, below pip:", f"    {CORE}"]
 
 
+@pytest.mark.parametrize(
+    ("code", "change", "broken"),
+    [
+        ("from langchain.chat_models import init_chat_model\n", True, False),
+        ("import importlib.metadata as m\nm.version('langchain')\n", True, False),
+        ("patch('langchain.chat_models.init_chat_model')\n", True, False),
+        ("patch('langchain.retrievers.EnsembleRetriever')\n", False, True),
+        ("from langchain.chains import ChainOfThought\n", False, False),
+        (
+            "from langchain.chat_models import init_chat_model\n"
+            "patch('langchain.retrievers.EnsembleRetriever')\n",
+            True,
+            True,
+        ),
+    ],
+)
+def test_an_old_langchain_goes_or_becomes_1_beside_langchain_classic(
+    tmp_path: Path, code: str, change: bool, broken: bool
+) -> None:
+    pin = "langchain==0.2.16"
+    files = {"a.py": CHAINS, "b.py": code, "requirements.txt": f"{pin}\n"}
+    result = written(tmp_path, files)
+    said = closing(result)
+    title = "Change in" if change else "Take out of"
+    block = said[said.index(f"{title} requirements.txt:") :]
+    assert block[1] == (f"    {pin}  ->  langchain>=1" if change else f"    {pin}")
+    assert not [one for one in said if "is held below" in one]
+    line = code.count("\n")
+    fails = [one for one in said if "so they fail" in one]
+    assert [one.endswith(f": b.py, line {line}") for one in fails] == [True] * broken
+
+
+def test_an_old_langchain_stays_where_what_is_left_is_not_to_come_from_langchain_classic(
+    tmp_path: Path,
+) -> None:
+    files = {"a.py": CHAINS + OLD, "requirements.txt": "langchain==0.2.16\n"}
+    said = closing(written(tmp_path, files, classic=False))
+    assert "    langchain==0.2.16" not in said
+    assert [one for one in said if one.startswith("langchain is held below 1")]
+
+
 def test_new_lines_go_where_the_old_ones_were(tmp_path: Path) -> None:
     files = {
         "a.py": OLD,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -80,6 +80,7 @@ class Dependencies:
         remove: The old packages that nothing imports any more.
         unread: Files that could not be read, and may import an old package.
         root: The project's folder, where its tool is called.
+        broken: Lines that name in a string what no package has there any more, as `a.py, line 3`.
     """
 
     lists: Lists
@@ -88,6 +89,7 @@ class Dependencies:
     remove: Sequence[str]
     unread: Sequence[str] = ()
     root: Path = Path()
+    broken: Sequence[str] = ()
 
     @property
     def declared(self) -> list[Listed]:
@@ -132,7 +134,8 @@ class Dependencies:
         Of files that take in each other, it is the one that is in all of them.
         """
         limits = self.lists.constraints
-        had = {one.file for one in self.declared if one.package in self.remove} - limits
+        gone = {*self.remove, *self._new}
+        had = {one.file for one in self.declared if one.package in gone} - limits
         homes = [one for one in self._files if had & self.lists.reached(one) == {one}]
         return homes or ([] if self.lists.tool else [self._main])
 
@@ -193,7 +196,8 @@ class Dependencies:
 
     def lines(self) -> Iterator[str]:
         """Yield what to do, line by line; what is in the way first."""
-        for sentence in [*self.lists.faults, *self._held(), *self._not_known()]:
+        told = [*self.lists.faults, *self._held(), *self._broken(), *self._not_known()]
+        for sentence in told:
             yield ""
             yield sentence
         yield from self._with_tool() if self.lists.tool else ()
@@ -265,7 +269,7 @@ class Dependencies:
 
     def _held(self) -> Iterator[str]:
         """Say of a package that has to stay that it keeps langchain-core below 1."""
-        if not any(one.startswith("langchain-") and ">=1" in one for one in self.needed):
+        if not needs_core_1(self.needed):
             return
         if self.lists.python is not None and "3.9.99" in self.lists.python:
             key = self.lists.python_key
@@ -303,10 +307,23 @@ class Dependencies:
         rest = "what is left" if self.whole else "the rest of the project"
         return f"do {rest} first, or {WAY_OUT[one.package]}"
 
+    def _broken(self) -> Iterator[str]:
+        """Say which strings name what langchain 1 lacks, where an older one cannot stay."""
+        if self.broken and ("langchain" in self.remove or "langchain" in self._new):
+            yield (
+                "langchain below 1 cannot stay beside langchain-core>=1, and langchain 1 does not "
+                f"have what these lines name in a string, so they fail: {'; '.join(self.broken)}"
+            )
+
     def _not_known(self) -> Iterator[str]:
         if self.unread and self.declared and self.whole:
             files = ", ".join(self.unread[:5]) + (" …" if len(self.unread) > 5 else "")
             yield f"Which old packages can go is not known before these can be read: {files}"
+
+
+def needs_core_1(requirements: Iterable[str]) -> bool:
+    """Tell whether one of the requirements cannot be installed beside an older langchain-core."""
+    return any(one.startswith("langchain-") and ">=1" in one for one in requirements)
 
 
 def _satisfies(listed: Listed, requirement: str) -> bool:

@@ -5,6 +5,7 @@ Packages are what one installs here; which folders of a project are packages is 
 
 from __future__ import annotations
 
+import ast
 import codecs
 import os
 import re
@@ -21,7 +22,8 @@ from packaging.version import Version
 
 from ragbook.migrate.loggers import without_logger_names
 from ragbook.migrate.project import LISTS
-from ragbook.migrate.table import OLD_PACKAGES
+from ragbook.migrate.table import OLD_PACKAGES, is_still_there, lookup
+from ragbook.migrate.uses import OLD_PATH, split_path
 
 OLD_DISTRIBUTIONS = {module.replace("_", "-"): module for module in reversed(OLD_PACKAGES)}
 """The old packages by their names on PyPI, each with its module; `langchain` is the last to go."""
@@ -103,7 +105,7 @@ class Lists:
         python_key: The key in pyproject.toml that says so.
         member: The project's name in the workspace of uv that it is a member of.
         neighbours: What other members of the workspace list, with paths as seen from the project.
-        includes: Of a file, those that it takes in, by `-r` or `-c`.
+        includes: Of a file, those that it takes in, by `-r`.
         constraints: The files that only say in which versions something is installed, by `-c`.
         compiled: The files that are made of others, each with the command that makes it.
         installs: What Dockerfiles install.
@@ -128,14 +130,13 @@ class Lists:
         while queue:
             if (one := queue.pop()) not in found:
                 found.add(one)
-                queue += self.includes.get(one, set()) - self.constraints
+                queue += self.includes.get(one, ())
         return found
 
 
 def read_lists(root: Path) -> Lists:
     """Read what the files in a project's folder list."""
     lists = Lists()
-    taken, limits = set[str](), set[str]()
     found = [file for pattern in LISTS for file in sorted(root.glob(pattern)) if file.is_file()]
     for file in found:  # which grows by the files that they name
         name = file.relative_to(root).as_posix()
@@ -162,21 +163,28 @@ def read_lists(root: Path) -> Lists:
             elif file.name == "setup.cfg":
                 lists.packages += _of_setup_cfg(name, text)
             else:
-                for option, other in INCLUDE.findall(text):
-                    inner = Path(os.path.normpath(file.parent / other))
-                    found += _new(root, file.parent, [other], found)
-                    if inner.is_relative_to(root):
-                        shown = inner.relative_to(root).as_posix()
-                        lists.includes.setdefault(name, set()).add(shown)
-                        (limits if "c" in option[:3] else taken).add(shown)
+                found += _new(root, file.parent, (one for _, one in INCLUDE.findall(text)), found)
+                _follow(root, file, text, lists)
                 lists.packages += _of_lines(name, text)
         except (OSError, ValueError) as error:
             lists.files += [name] if name not in lists.files else []
             lists.faults.append(f"{name} cannot be read, so what it lists is not known: {error}.")
-    lists.constraints = limits - taken
+    lists.constraints -= set().union(*lists.includes.values())
     for file in sorted(root.glob("Dockerfile*")):
         lists.installs += _installed(file)
     return lists
+
+
+def _follow(root: Path, file: Path, text: str, lists: Lists) -> None:
+    """Note which other files a file of requirements names."""
+    for option, other in INCLUDE.findall(text):
+        path = Path(os.path.normpath(file.parent / other))
+        if path.is_relative_to(root):
+            name = path.relative_to(root).as_posix()
+            if option in ("-c", "--constraint"):
+                lists.constraints.add(name)
+            else:
+                lists.includes.setdefault(file.relative_to(root).as_posix(), set()).add(name)
 
 
 def _compiled(root: Path, file: Path, text: str) -> tuple[str, list[Path]]:
@@ -431,6 +439,35 @@ def imports_of(module: str, text: str) -> bool:
     text = without_logger_names(text)
     statement = rf"(?:^|[;:])[ \t]*(?:from|import)[ \t]+(?:[\w., \t]+,[ \t]*)?{module}(?![\w-])"
     path = rf"""["']{module}(?:\.\w+)+["']"""
+    return bool(re.search(f"{statement}|{path}|{_alone(module)}", text, re.MULTILINE))
+
+
+def _alone(module: str) -> str:
     # The word alone may be a tag, or what a program asks pip about.
-    alone = rf"""\b(?:{"|".join(BY_NAME)})\([ \t]*["']{module.replace("_", "[-_]")}["']"""
-    return bool(re.search(f"{statement}|{path}|{alone}", text, re.MULTILINE))
+    return rf"""\b(?:{"|".join(BY_NAME)})\([ \t]*["']{module.replace("_", "[-_]")}["']"""
+
+
+def uses_langchain_1(text: str) -> bool:
+    """Tell whether a source uses something of `langchain` that its version 1 has."""
+    text = without_logger_names(text)
+    try:
+        nodes = [*ast.walk(ast.parse(text))]
+    except (SyntaxError, ValueError, RecursionError):
+        return imports_of("langchain", text)
+    paths = [path for node in nodes for path in _paths(node) if path.split(".")[0] == "langchain"]
+    return any(map(_is_in_langchain_1, paths)) or bool(re.search(_alone("langchain"), text))
+
+
+def _paths(node: ast.AST) -> list[str]:
+    """Return the full names that a statement imports, or the one that a string is."""
+    if isinstance(node, ast.Import):
+        return [one.name for one in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [] if node.level else [f"{node.module}.{one.name}" for one in node.names]
+    value = node.value if isinstance(node, ast.Constant) else None
+    return [value] if isinstance(value, str) and OLD_PATH.fullmatch(value) else []
+
+
+def _is_in_langchain_1(path: str) -> bool:
+    split = split_path(path)
+    return path == "langchain" or is_still_there(path) or (split is None or lookup(*split) is None)

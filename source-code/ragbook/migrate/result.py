@@ -70,8 +70,16 @@ class Migration:
     @property
     def dependencies(self) -> Dependencies:
         """What to install and what to take out."""
-        removable, unread = self.removable, self.unread
-        return Dependencies(self.lists, self.whole, self.packages, removable, unread, self.root)
+        strings = [one for one in self.left if one.kind == "string" and not one.for_now]
+        return Dependencies(
+            self.lists,
+            self.whole,
+            self.packages,
+            self.removable,
+            self.unread,
+            self.root,
+            [f"{s.file}, line {s.line}" for s in strings if s.old.startswith("langchain.")],
+        )
 
     @property
     def exit_code(self) -> int:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from ragbook.copying import requirement
 from ragbook.migrate import CLASSIC
 from ragbook.migrate.classic import packages_for
+from ragbook.migrate.dependencies import needs_core_1
 from ragbook.migrate.files import (
     MENTIONS,
     FileFault,
@@ -24,7 +25,7 @@ from ragbook.migrate.files import (
 from ragbook.migrate.imports import read_code
 from ragbook.migrate.layout import Layout, layout_of
 from ragbook.migrate.lines import show_lines
-from ragbook.migrate.packages import OLD_DISTRIBUTIONS, imports_of, read_lists
+from ragbook.migrate.packages import OLD_DISTRIBUTIONS, imports_of, read_lists, uses_langchain_1
 from ragbook.migrate.project import (
     Destination,
     ProjectError,
@@ -63,6 +64,7 @@ def migrate(
     to: Path | None = None,
     force: bool = False,
     classic: bool = CLASSIC,
+    keep_answers: bool = False,
     tell: Tell = lambda _: None,
 ) -> Migration:
     """Find what is retired in a project, and with `write` rewrite what is safe.
@@ -76,6 +78,7 @@ def migrate(
             them, or beside the scripts.
         force: Write even where git could not undo it.
         classic: Import what is left from langchain-classic, so that the project runs.
+        keep_answers: Give the new calls the arguments that give what the old class gave.
         tell: Told how far it is.
 
     Raises:
@@ -89,7 +92,7 @@ def migrate(
     told = _counted(read.sources if relevant else [], "Comparing", tell)
     codes = [read_code(source.path, python_of(source)) for source in told]
     survey = read_project(codes)
-    survey.classic = classic
+    survey.classic, survey.keep_answers = classic, keep_answers
     layout = layout_of(result.root, codes)
     result.destination = _destination(result.path, to, relevant, layout, read)
     drafts = _drafts(relevant, survey, result, tell)
@@ -252,6 +255,19 @@ def _sum_up_packages(result: Migration, read: _Files, finals: dict[Source, Rewri
         if result.whole and not result.unread and (imported or distribution in declared):
             result.removable.append(distribution)
         result.ask_again |= imported and not result.whole
+    if _is_in_the_way(result):
+        if any(map(uses_langchain_1, after.values())):
+            result.packages.append("langchain>=1")
+        else:
+            result.removable.append("langchain")
+
+
+def _is_in_the_way(result: Migration) -> bool:
+    """Tell whether a langchain below 1 is listed that cannot stay, as what is left needs core 1."""
+    known = result.classic and result.whole and not result.unread
+    pins = [p for p in result.lists.packages if p.package == "langchain" and p.is_below("1")]
+    kept = "langchain" not in result.removable
+    return known and kept and bool(pins) and needs_core_1(result.packages)
 
 
 def _of_copies(files: Iterable[str]) -> set[str]:
