@@ -837,12 +837,12 @@ LEFT = {
     "a runnable that is no retriever": (
         "from langchain.retrievers import EnsembleRetriever\n"
         "e = EnsembleRetriever(retrievers=[a, b | f])\n",
-        "b | f is no retriever",
+        "a chain with | is no retriever",
     ),
     "a retriever with a config": (
         "from langchain.retrievers import ContextualCompressionRetriever\n"
         "c = ContextualCompressionRetriever(base_compressor=f, base_retriever=r.with_config(x))\n",
-        "r.with_config(x) is no retriever",
+        "what .with_config gives is no retriever",
     ),
     "a pickle of a store": (
         "from langchain_community.vectorstores import FAISS\n"

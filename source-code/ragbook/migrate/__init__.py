@@ -15,7 +15,7 @@ A map of the package. `ragbook/migrate_cli.py` is the command; it calls `run.mig
    - `decide`: fill a `plan.Plan` with what is rewritten, and what is left and why. Its docstring
      states the rules. It asks
      - of a name: `meaning` (can it stand for something else?), `places` (is it only a type?);
-     - of a call: `makers`, `stores`, `chains`, `fuse`, `calls` with `values`;
+     - of a call: `makers`, `stores`, `chains`, `runnables`, `fuse`, `calls` with `values`;
      - of an object: `objects` (where it goes for sure), `reach` (where else it may be), `members`
        (its attributes, pickles) and `searches` (keywords that it is searched with);
      - of other files: `together` (classes that move together or not at all);

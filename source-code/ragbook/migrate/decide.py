@@ -11,7 +11,8 @@ maker publishes now is left where it is used in a way that the new class does no
 
 - if the table says so: the class, a method, an argument or a value (`calls.py`, `values.py`);
 - if a call hides what it gives: `**`, or more by position than is known;
-- if it is given a chain whose answers it cannot read here (`chains.py`);
+- if it is given a chain whose answers it cannot read here (`chains.py`), or for a retriever
+  another runnable (`runnables.py`);
 - if the class is used other than by a call or for its type: handed to a function, subclassed,
   given another name (`places.py`);
 - if its name can stand for something else, too: another import, a class of one's own, a later
@@ -47,6 +48,7 @@ from ragbook.migrate.meaning import is_star, other_meaning
 from ragbook.migrate.members import check_members, member_of, plan_annotated, plan_members
 from ragbook.migrate.places import is_type
 from ragbook.migrate.plan import COMPRESSION, PICKLED, Plan, Surroundings
+from ragbook.migrate.runnables import check_runnables
 from ragbook.migrate.searches import check_searches, check_searches_elsewhere, plan_searches
 from ragbook.migrate.stores import plan_stores
 from ragbook.migrate.table import Elsewhere, Retired, retired
@@ -170,6 +172,7 @@ def _plan_calls(plan: Plan) -> None:
         try:
             plan_searches(plan, row, call)
             check_chain(plan, row, call)
+            check_runnables(plan, row, call)
             if row.name == COMPRESSION and method == "" and fuse(plan, call):
                 continue
             plan.calls[call] = plan_call(row, method, call, plan.stores)

@@ -116,8 +116,8 @@ def _of_name(plan: Plan, row: Entry, name: cst.Name, own: Values) -> Objects:
 def _of_attribute(
     plan: Plan, row: Entry, target: cst.CSTNode, path: tuple[str, str], own: Values
 ) -> Objects:
-    home = _class_around(plan.module, target)
-    places = [(node, _class_around(plan.module, node)) for node in plan.owned.get(path, ())]
+    home = class_around(plan.module, target)
+    places = [(node, class_around(plan.module, node)) for node in plan.owned.get(path, ())]
     sets: dict[cst.CSTNode | None, list[bool]] = {}
     for node, where in places:
         parent = plan.module.parent(node)
@@ -166,7 +166,8 @@ def _is_annotated(plan: Plan, row: Entry, annotation: cst.Annotation | None) -> 
     return found
 
 
-def _class_around(module: Module, node: cst.CSTNode) -> cst.CSTNode | None:
+def class_around(module: Module, node: cst.CSTNode) -> cst.ClassDef | None:
+    """Return the class that an expression is in, or None."""
     while not isinstance(node, cst.ClassDef | cst.Module):
         node = module.parent(node)
     return node if isinstance(node, cst.ClassDef) else None

@@ -34,38 +34,6 @@ def twenty_for_none(name: str, value: cst.BaseExpression) -> NewArguments:
     return [(name, cst.Integer("20") if none else value)]
 
 
-NO_RETRIEVERS = {
-    "RunnableLambda",
-    "bind",
-    "configurable_alternatives",
-    "configurable_fields",
-    "with_config",
-    "with_fallbacks",
-    "with_retry",
-}
-"""Functions and methods whose result is a runnable and no retriever."""
-
-
-def retriever_only(name: str, value: cst.BaseExpression) -> NewArguments:
-    """Refuse what is seen to be another runnable than a retriever: the old class took any."""
-    code = cst.Module([]).code_for_node(value).splitlines()[0]
-    if isinstance(value, cst.BinaryOperation | cst.Lambda):
-        raise Left(f"{code} is no retriever, and only retrievers are taken here")
-    if isinstance(value, cst.Call) and isinstance(value.func, cst.Name | cst.Attribute):
-        called = value.func.value if isinstance(value.func, cst.Name) else value.func.attr.value
-        if called in NO_RETRIEVERS:
-            raise Left(f"{code} is no retriever, and only retrievers are taken here")
-    return [(name, value)]
-
-
-def retrievers_only(name: str, value: cst.BaseExpression) -> NewArguments:
-    """Refuse a list in which another runnable than a retriever is seen."""
-    if isinstance(value, cst.List | cst.Tuple):
-        for element in value.elements:
-            retriever_only(name, element.value)
-    return [(name, value)]
-
-
 def cross_encoder_kwargs(name: str, value: cst.BaseExpression) -> NewArguments:
     """Split a dictionary written in place into the arguments that have names here."""
     if not isinstance(value, cst.Dict):
@@ -89,8 +57,6 @@ CONVERTERS: dict[str, Callable[[str, cst.BaseExpression], NewArguments]] = {
         metadata_key,
         chain_without_prompt,
         twenty_for_none,
-        retriever_only,
-        retrievers_only,
         cross_encoder_kwargs,
     )
 }
