@@ -39,6 +39,13 @@ def migrate(
             "keep the old imports.",
         ),
     ] = CLASSIC,
+    keep_answers: Annotated[
+        bool,
+        typer.Option(
+            "--keep-answers",
+            help="Write the arguments that give what the old classes gave, where there are any.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Find imports that LangChain retired, say what replaces them, and rewrite what is safe.
@@ -60,7 +67,15 @@ def migrate(
         raise typer.BadParameter("Give --json or --diff.")
     try:
         with busy("Reading …") as tell:
-            result = run(path, write=write, to=to, force=force, classic=classic, tell=tell)
+            result = run(
+                path,
+                write=write,
+                to=to,
+                force=force,
+                classic=classic,
+                keep_answers=keep_answers,
+                tell=tell,
+            )
     except ProjectError as error:
         raise typer.BadParameter(str(error)) from None
     except KeyboardInterrupt as stop:

@@ -46,10 +46,16 @@ class CallPlan:
     arguments: Sequence[Given]
     gone: Sequence[tuple[cst.Arg, str, str]] = ()
     """Arguments of the old call that have no place here, each with its name and the reason."""
+    kept: Sequence[str] = ()
+    """Arguments that are added so that it answers as before, as code."""
 
 
 def plan_call(
-    row: Retired, method: str, call: cst.Call, seen: Set[cst.CSTNode] = frozenset()
+    row: Retired,
+    method: str,
+    call: cst.Call,
+    seen: Set[cst.CSTNode] = frozenset(),
+    keep_answers: bool = False,
 ) -> CallPlan:
     """Say how a call is written here.
 
@@ -58,6 +64,7 @@ def plan_call(
         method: The class method that is called; "" for the constructor.
         call: The call.
         seen: Values that were seen to fit here, though the table leaves their argument by hand.
+        keep_answers: Add the arguments that give what the old class gave.
 
     Raises:
         Left: If that cannot be told safely.
@@ -97,7 +104,11 @@ def plan_call(
         if one.default and one.old not in old_names:
             assert isinstance(one.new, str)
             given.append(Given(one.new, cst.parse_expression(one.default)))
-    return CallPlan(row.replacement, row.file, how.target, given, gone)
+    taken = old_names | {one.keyword for one in given}
+    added = [one for one in row.as_before if keep_answers and one.give not in taken]
+    given += [Given(one.give, cst.parse_expression(one.value)) for one in added]
+    kept = [f"{one.give}={one.value}" for one in added]
+    return CallPlan(row.replacement, row.file, how.target, given, gone, kept)
 
 
 def _why_gone(row: Retired, name: str, argument: cst.Arg) -> str:

@@ -28,6 +28,7 @@ class Finding:
         since: The version since which it is so.
         here: What replaces it.
         differs: What behaves differently.
+        as_before: Arguments that its calls got so that it answers as before.
         why: Why it is left for hand; empty where it is rewritten.
         cell: The cell of the notebook, counted from 1.
         for_now: From where it is imported until it is moved; empty if from where it was.
@@ -45,6 +46,7 @@ class Finding:
     why: str = ""
     cell: int | None = None
     for_now: str = ""
+    as_before: Sequence[str] = ()
 
 
 def describe(old: str, entry: Entry, prefix: str) -> dict[str, object]:

@@ -40,6 +40,7 @@ class Surroundings:
         words_elsewhere: Attributes of retired classes' objects that other files use, and where.
         kept: What stays in every file, each with the reason, as `together.kept_everywhere` says.
         classic: Whether what is left is imported from langchain-classic.
+        keep_answers: Whether calls get arguments that give what the old class gave.
         loggers: The new names of loggers, as `together.new_loggers` says.
     """
 
@@ -55,6 +56,7 @@ class Surroundings:
     words_elsewhere: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
     classic: bool = False
+    keep_answers: bool = False
     loggers: Mapping[str, str] = field(default_factory=dict)
 
     def is_imported(self, name: str) -> bool:
@@ -129,6 +131,11 @@ class Plan:
         (fuse,) = [r.fuse for r in retired().values() if r.fuse]
         calls = {call for call, plan in self.calls.items() if plan.replacement == row.replacement}
         return [(fuse["file"], fuse["into"]), *([own] if calls else [])]
+
+    def kept(self, row: Retired) -> list[str]:
+        """Return the arguments that calls of a class got so that it answers as before."""
+        calls = [call for call in self.calls.values() if call.replacement == row.replacement]
+        return list(dict.fromkeys(one for call in calls for one in call.kept))
 
     def successors(self, row: Retired, call: cst.Call | None = None) -> list[tuple[str, str]]:
         """Return the files and classes that a class, or one call of it, becomes in this module.

@@ -63,6 +63,7 @@ def _finding(one: Finding) -> dict[str, Any]:
         "differs": list(one.differs),
         "why": one.why,
         "for_now": one.for_now,
+        "as_before": list(one.as_before),
     }
 
 
@@ -91,10 +92,9 @@ def text_lines(result: Migration) -> Iterator[str]:
     yield from _said_once("What happened to the old names:", _events(result))
     besides = {sentence for row in retired().values() for sentence in row.besides}
     differences = _differences(result)
-    yield from _said_once(
-        "What behaves differently:",
-        (f"{name}: {said}" for name, said in differences if said not in besides),
-    )
+    yield from _said_once("Written so that it answers as before:", _kept(result))
+    told = [f"{name}: {said}" for name, said in differences if said not in besides]
+    yield from _said_once("What behaves differently:", [*told, *_could_be_kept(differences)])
     yield from _said_once(
         "What else is different, while the same is found:",
         (f"{name}: {said}" for name, said in differences if said in besides),
@@ -207,6 +207,25 @@ def _differences(result: Migration) -> list[tuple[str, str]]:
         if one.differs and one.rewritten:
             told.setdefault(one.old.rpartition(".")[2], one.differs)
     return [(name, sentence) for name, sentences in told.items() for sentence in sentences]
+
+
+def _kept(result: Migration) -> Iterator[str]:
+    for one in result.findings:
+        if one.as_before:
+            yield f"{one.old.rpartition('.')[2]}: {', '.join(one.as_before)}"
+
+
+def _could_be_kept(differences: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Name the option for the differences that an argument takes away."""
+    rows = retired()
+    names = dict.fromkeys(
+        name
+        for name, said in differences
+        if name in rows and any(said.startswith(one.instead) for one in rows[name].as_before)
+    )
+    if names:
+        which = " and ".join(names)
+        yield f"--keep-answers writes arguments that give the old answers, where there are: {which}"
 
 
 def _closing(result: Migration) -> Iterator[str]:

@@ -44,6 +44,8 @@ class Survey:
     """What stays in every file, each with the reason, as `together.kept_everywhere` says."""
     classic: bool = False
     """Whether what is left is imported from langchain-classic."""
+    keep_answers: bool = False
+    """Whether calls get arguments that give what the old class gave."""
     loggers: Mapping[str, str] = field(default_factory=dict)
     """The new names of loggers, as `together.new_loggers` says."""
 
@@ -66,6 +68,7 @@ class Survey:
             words_elsewhere={one.word: one.where(file) for one in self._members(file)},
             kept=self.kept,
             classic=self.classic,
+            keep_answers=self.keep_answers,
             loggers=self.loggers,
         )
 

@@ -91,6 +91,16 @@ class Member:
 
 
 @dataclass(frozen=True)
+class AsBefore:
+    """An argument that gives what the old class gave."""
+
+    give: str
+    value: str
+    instead: str
+    """The beginning of the sentence among the differences that is not true with it."""
+
+
+@dataclass(frozen=True)
 class Retired:
     """One retired class; retired.toml explains the fields."""
 
@@ -106,6 +116,7 @@ class Retired:
     besides: Sequence[str] = ()
     writes: Sequence[str] | None = None
     """Metadata keys that results have here alone, () where they are copies and no more."""
+    as_before: Sequence[AsBefore] = ()
     where: Mapping[str, str] = field(default_factory=dict)
     fuse: Mapping[str, Any] = field(default_factory=dict)
     anywhere: Sequence[str] = ()
@@ -195,6 +206,7 @@ def retired() -> dict[str, Retired]:
         arguments = {a["old"]: Argument(**a) for a in row.pop("argument", [])}
         calls = {c["old"]: Call(**c) for c in row.pop("call", [])}
         members = {m["old"]: Member(**m) for m in row.pop("member", [])}
+        row["as_before"] = [AsBefore(**one) for one in row.get("as_before", ())]
         if (writes := row.get("writes")) is not None:
             _tell_of_results(row, writes)
         rows[row["name"]] = Retired(
