@@ -110,6 +110,41 @@ def test_a_read_only_file_is_left(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("write", [False, True])
+def test_a_read_only_file_keeps_what_it_imports(tmp_path: Path, write: bool) -> None:
+    chain = "from langchain.chains import LLMChain\n"
+    moved = "from langchain.schema import Document\n"
+    pin = "langchain==0.2.16\n"
+    put(tmp_path, {"a.py": chain, "b.py": moved, "requirements.txt": pin})
+    (tmp_path / "a.py").chmod(0o444)
+    result = migrate(tmp_path, write=write, force=True)
+    assert [change.source.path.name for change in result.changes] == ["b.py"]
+    assert result.removable == []
+    assert [(one.old, one.why, one.for_now) for one in result.left] == [
+        (
+            "langchain.chains.LLMChain",
+            "it is read-only; make it writable and run it again",
+            "",
+        )
+    ]
+    said = "\n".join(result.dependencies.lines())
+    assert "langchain is held below 1 in requirements.txt, line 1" in said
+    assert "Take out" not in said
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_for_a_read_only_file_nothing_is_copied(tmp_path: Path, write: bool) -> None:
+    put(tmp_path, {"a.py": "from langchain_community.retrievers import BM25Retriever\n"})
+    (tmp_path / "a.py").chmod(0o444)
+    result = migrate(tmp_path, write=write, force=True)
+    assert (result.changes, result.files, result.packages) == (
+        [],
+        [],
+        ["langchain-community>=0.4,<0.5"],
+    )
+    assert not (tmp_path / "retrievers").exists()
+
+
 def test_a_file_that_changed_meanwhile_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,15 @@ def read_source(path: Path) -> Source:
         ) from error
 
 
+def read_only(path: Path) -> str:
+    """Say why a file is not to be written; empty if it may be."""
+    if not path.stat().st_mode & stat.S_IWUSR:
+        return "it is read-only; make it writable and run it again"
+    if not os.access(path.parent, os.W_OK):
+        return "its folder is read-only; make it writable and run it again"
+    return ""
+
+
 def replace_file(source: Source, content: bytes) -> None:
     """Replace a file in one step, so that it is never half written.
 
@@ -116,9 +125,9 @@ def replace_file(source: Source, content: bytes) -> None:
     try:
         if source.path.read_bytes() != source.content:
             raise FileFault("it changed while the command ran; run it again")
+        if why := read_only(source.path):
+            raise FileFault(why)
         mode = stat.S_IMODE(source.path.stat().st_mode)
-        if not mode & stat.S_IWUSR:
-            raise FileFault("it is read-only; make it writable and run it again")
         write_whole(source.path, content, mode)
     except OSError as error:
         raise FileFault(f"it cannot be written: {error.strerror or error}") from error

@@ -38,6 +38,8 @@ class Migration:
     lists: Lists = field(default_factory=Lists)
     unread: list[str] = field(default_factory=list)
     """Files that could not be read, and may need an old package."""
+    read_only: set[str] = field(default_factory=set)
+    """Files that would be rewritten and cannot be, and so keep what they import."""
     ask_again: bool = False
     """Whether something could go if the rest of the project, which was not read, does without."""
     failing: list[Finding] = field(default_factory=list)

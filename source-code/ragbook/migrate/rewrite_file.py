@@ -85,6 +85,16 @@ def rewrite_file(source: Source, around: Surroundings, name: str) -> Rewritten:
         return Rewritten(source.text, [unread(name, 1, str(error))])
 
 
+def untouched(new: Rewritten, source: Source, why: str) -> Rewritten:
+    """Return of a rewritten file what is true if it stays as it is, for a reason."""
+    findings = [
+        replace(one, rewritten=False, why=why, for_now="") if one.rewritten or one.for_now else one
+        for one in new.findings
+    ]
+    group = replace(new.group, left=new.group.named, fused=False)
+    return Rewritten(source.text, findings, group=group, loggers=new.loggers)
+
+
 def _rewrite_notebook(source: Source, around: Surroundings, name: str) -> Rewritten:
     cells = notebooks.code_cells(source.text)
     joined = notebooks.join(cells)

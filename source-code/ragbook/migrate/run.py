@@ -20,6 +20,7 @@ from ragbook.migrate.files import (
     is_installed,
     may_mention,
     project_files,
+    read_only,
     read_source,
 )
 from ragbook.migrate.imports import read_code
@@ -39,7 +40,14 @@ from ragbook.migrate.project import (
 )
 from ragbook.migrate.result import Change, Migration
 from ragbook.migrate.rewrite import Rewritten
-from ragbook.migrate.rewrite_file import code_of, failing, python_of, rewrite_file, unread
+from ragbook.migrate.rewrite_file import (
+    code_of,
+    failing,
+    python_of,
+    rewrite_file,
+    unread,
+    untouched,
+)
 from ragbook.migrate.survey import Survey, read_project
 from ragbook.migrate.table import Move, applies, names
 from ragbook.migrate.together import kept_everywhere, new_loggers
@@ -181,7 +189,11 @@ def _drafts(
 def _rewritten(source: Source, survey: Survey, result: Migration) -> Rewritten:
     assert result.destination
     prefix = result.destination.prefix(survey.links.codes[source.path])
-    return rewrite_file(source, survey.around(source.path, prefix), result.name(source.path))
+    new = rewrite_file(source, survey.around(source.path, prefix), result.name(source.path))
+    if not (why := read_only(source.path)):
+        return new
+    result.read_only |= {result.name(source.path)} if new.text != source.text else set()
+    return untouched(new, source, why)
 
 
 def _destination(
@@ -264,7 +276,7 @@ def _sum_up_packages(result: Migration, read: _Files, finals: dict[Source, Rewri
 
 def _is_in_the_way(result: Migration) -> bool:
     """Tell whether a langchain below 1 is listed that cannot stay, as what is left needs core 1."""
-    known = result.classic and result.whole and not result.unread
+    known = result.classic and result.whole and not result.unread and not result.read_only
     pins = [p for p in result.lists.packages if p.package == "langchain" and p.is_below("1")]
     kept = "langchain" not in result.removable
     return known and kept and bool(pins) and needs_core_1(result.packages)
