@@ -175,7 +175,8 @@ def _plan_calls(plan: Plan) -> None:
             check_runnables(plan, row, call)
             if row.name == COMPRESSION and method == "" and fuse(plan, call):
                 continue
-            plan.calls[call] = plan_call(row, method, call, plan.stores)
+            keep = plan.around.keep_answers
+            plan.calls[call] = plan_call(row, method, call, plan.stores, keep)
             plan_members(plan, row, call)
         except Left as error:
             plan.left[row.name].append((use.line, str(error)))
