@@ -773,3 +773,31 @@ def test_a_second_run_changes_nothing_and_untouched_lines_stay(
     for line in text.split(newline):
         if not any(word in line for word in ("langchain", "Retriever", "r.", "e.")):
             assert line in once.text.split(newline)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("pyproject.toml", '[tool.setuptools]\npackages = ["app"]\n', 2),
+        ("pyproject.toml", 'tool.setuptools.packages = [\n  "app",\n  "app.web",\n]\n', 1),
+        ("setup.py", "from setuptools import setup\nsetup(\n    packages=['app'],\n)\n", 3),
+        ("setup.py", "from setuptools import setup\nsetup(packages=('app',))\n", 2),
+        ("setup.cfg", "[metadata]\n[options]\npackages =\n    app\n", 3),
+        # These find the new package by themselves, or have it.
+        ("pyproject.toml", '[tool.setuptools]\npackages = ["app", "app.retrievers"]\n', 0),
+        ("pyproject.toml", '[tool.setuptools.packages.find]\nwhere = ["."]\n', 0),
+        ("pyproject.toml", "[tool.setuptools]\npackages = [\n", 0),
+        ("setup.py", "from setuptools import *\nsetup(packages=find_packages())\n", 0),
+        ("setup.py", "def\n", 0),
+        ("setup.cfg", "[options]\npackages = find:\n", 0),
+    ],
+)
+def test_a_build_that_names_its_packages_is_to_be_told_of_the_copies(
+    tmp_path: Path, name: str, text: str, line: int
+) -> None:
+    files = {"app/__init__.py": "", "app/a.py": OLD, name: text}
+    said = [one for one in closing(written(tmp_path, files)) if one.startswith("A build takes")]
+    assert said == [
+        "A build takes only the packages that are named: add app.retrievers to packages in "
+        f"{name}, line {line}."
+    ] * bool(line)

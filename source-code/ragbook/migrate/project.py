@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from configparser import ConfigParser
+from configparser import Error as ConfigError
 from dataclasses import dataclass
 from functools import cache
 from keyword import iskeyword
@@ -30,6 +34,9 @@ LISTS = (
     "environment.y*ml",
 )
 """Files that list the packages which a project needs."""
+
+PACKAGES = re.compile(r"\s*(?:setup\()?(?:\w+\.)*packages\s*=")
+"""A line that names the packages of a build."""
 
 
 class ProjectError(ValueError):
@@ -104,6 +111,55 @@ def _is_project(folder: Path) -> bool:
         return False
     tool = data.get("tool", {})
     return "project" in data or (isinstance(tool, dict) and "poetry" in tool)
+
+
+def unpackaged(destination: Destination) -> str:
+    """Say where a build is to be told of the copies' package, as it names each; else empty."""
+    root, module = destination.layout.root, destination.module
+    listed = {"pyproject.toml": _of_setuptools, "setup.py": _of_setup, "setup.cfg": _of_cfg}
+    for name, packages in listed.items():
+        try:
+            text = (root / name).read_text(encoding="utf-8")
+            found = packages(text)
+        except (OSError, ValueError, SyntaxError):
+            continue
+        if module.partition(".")[0] in found and module not in found:
+            lines = text.splitlines()
+            line = next((n for n, one in enumerate(lines, 1) if PACKAGES.match(one)), 1)
+            return (
+                f"A build takes only the packages that are named: add {module} to packages in "
+                f"{name}, line {line}."
+            )
+    return ""
+
+
+def _of_setuptools(text: str) -> list[str]:
+    """Return the packages that pyproject.toml names for setuptools."""
+    try:
+        packages = tomllib.loads(text)["tool"]["setuptools"]["packages"]
+    except (KeyError, TypeError):
+        return []
+    return packages if isinstance(packages, list) else []
+
+
+def _of_setup(text: str) -> list[str]:
+    """Return the packages that setup.py names in a list."""
+    for node in ast.walk(ast.parse(text)):
+        value = node.value if isinstance(node, ast.keyword) and node.arg == "packages" else None
+        if isinstance(value, ast.List | ast.Tuple):
+            return [str(one.value) for one in value.elts if isinstance(one, ast.Constant)]
+    return []
+
+
+def _of_cfg(text: str) -> list[str]:
+    """Return the packages that setup.cfg names."""
+    parser = ConfigParser(interpolation=None)
+    try:
+        parser.read_string(text)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    packages = parser.get("options", "packages", fallback="")
+    return [one for one in re.split(r"[\s,]+", packages) if one]
 
 
 def default_destination(path: Path, files: Sequence[Path], layout: Layout) -> Destination:

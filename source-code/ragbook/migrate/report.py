@@ -10,6 +10,7 @@ from typing import Any
 
 from ragbook.migrate.classic import REQUIREMENTS, new_path, packages_for
 from ragbook.migrate.findings import Finding
+from ragbook.migrate.project import unpackaged
 from ragbook.migrate.result import Migration
 from ragbook.migrate.table import canonical, retired
 from ragbook.terminal import harmless
@@ -250,6 +251,7 @@ def _closing(result: Migration) -> Iterator[str]:
             yield f"It would copy to {folder}: {' '.join(result.files)}"
     yield from _bridge(result)
     yield from _beyond(result)
+    yield from _unpackaged(result)
     yield from result.dependencies.lines()
     if result.ask_again:
         yield ""
@@ -277,6 +279,12 @@ def _bridge(result: Migration) -> Iterator[str]:
         f"{' and '.join(packages)} {be} there only for {names} left above. When nothing of that "
         f"is left, run it again, and {goes}. Nobody develops {them} any more: a bridge, no home."
     )
+
+
+def _unpackaged(result: Migration) -> Iterator[str]:
+    if result.files and result.destination and (told := unpackaged(result.destination)):
+        yield ""
+        yield told
 
 
 def _beyond(result: Migration) -> Iterator[str]:
