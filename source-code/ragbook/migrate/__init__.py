@@ -17,7 +17,7 @@ A map of the package. `ragbook/migrate_cli.py` is the command; it calls `run.mig
      - of a name: `meaning` (can it stand for something else?), `places` (is it only a type?);
      - of a call: `makers`, `stores`, `chains`, `runnables`, `fuse`, `calls` with `values`;
      - of an object: `objects` (where it goes for sure), `reach` (where else it may be), `members`
-       (its attributes, pickles) and `searches` (keywords that it is searched with);
+       (its attributes, pickles), `searches` (keywords that it is searched with) and `filters`;
      - of other files: `together` (classes that move together or not at all);
    - `naming`: choose names and imports; `methods`: rename `get_relevant_documents`,
      also of what `hints` finds annotated as a retriever, and where `overrides` finds that a class

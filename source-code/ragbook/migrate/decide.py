@@ -22,7 +22,8 @@ maker publishes now is left where it is used in a way that the new class does no
   string, or out of a dictionary of all (`members.py`): the object is followed to names, `self.x`
   and annotations (`objects.py`), and an attribute is renamed only where the object is known; where
   it may only be one, as what comes out of a list (`reach.py`), the class is left; and if it is
-  pickled, or searched with a keyword that is an error here (`searches.py`);
+  pickled, or searched with a keyword that is an error here (`searches.py`) or with a filter that
+  means something else (`filters.py`);
 - if a file that can have such an object uses it in a way that differs here (`said.py`), as by the
   words of `anywhere` in the table;
 - if its objects go into those of a class that is left, or a file asks for the type of objects that
@@ -41,6 +42,7 @@ from libcst.metadata import ClassScope
 
 from ragbook.migrate.calls import plan_call
 from ragbook.migrate.chains import check_chain
+from ragbook.migrate.filters import plan_filters
 from ragbook.migrate.findings import by_hand
 from ragbook.migrate.fuse import fuse
 from ragbook.migrate.makers import plan_makers
@@ -184,6 +186,7 @@ def _plan_calls(plan: Plan) -> None:
         for use in _uses(plan, row):
             _plan_unfused(plan, row, use)
     plan_annotated(plan)
+    plan_filters(plan)
     _check_mixed(plan)
     check_members(plan)
     check_searches(plan)

@@ -85,6 +85,10 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
     for arg, name, why in [*searched, *(one for call in plan.calls.values() for one in call.gone)]:
         code = f"{name}={module.wrapper.module.code_for_node(arg.value)}"
         found.append(Finding(file, module.line(arg), code, "use", True, here=f"taken out: {why}"))
+    for one in plan.in_lists:
+        code = " ".join(module.wrapper.module.code_for_node(one).split())
+        here = f'{{"$in": {code}}}'
+        found.append(Finding(file, module.line(one), code, "use", True, here=here))
     for line, old, why in plan.taken_out:
         found.append(Finding(file, line, old, "use", True, here=f"taken out: {why}"))
     for text in module.texts:

@@ -87,6 +87,8 @@ class Plan:
     """Moves that go somewhere else in this module."""
     ignored: set[cst.Arg] = field(default_factory=set)
     """Arguments of searches that did nothing, and go."""
+    in_lists: set[cst.List] = field(default_factory=set)
+    """Lists in filters, each of which is one operand of `$in` here."""
     taken_out: list[tuple[int, str, str]] = field(default_factory=list)
     """Calls of methods that did nothing, which go: line, name and reason, for the findings."""
     left: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
@@ -110,6 +112,7 @@ class Plan:
         self.stores.clear()
         self.instead.clear()
         self.ignored.clear()
+        self.in_lists.clear()
         self.taken_out.clear()
 
     def rewrites(self, entry: object) -> bool:

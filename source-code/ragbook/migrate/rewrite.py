@@ -140,6 +140,11 @@ class _Rewriter(cst.CSTTransformer):
         name = updated_node.name
         return updated_node.with_changes(name=name.with_changes(value=private(name.value)))
 
+    def leave_List(self, original_node: cst.List, updated_node: cst.List) -> cst.List | cst.Dict:
+        if original_node not in self.plan.in_lists:
+            return updated_node
+        return cst.Dict([cst.DictElement(cst.SimpleString('"$in"'), updated_node)])
+
     def leave_SimpleString(
         self, original_node: cst.SimpleString, updated_node: cst.SimpleString
     ) -> cst.BaseExpression:
