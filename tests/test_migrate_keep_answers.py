@@ -115,7 +115,7 @@ def test_the_report_names_what_is_written_and_leaves_out_what_is_the_same_then(
     told = "\n".join(section(lines, "What behaves differently:"))
     assert "BM25Retriever: Only documents that hold a word" in told
     assert "BM25Retriever: Words are stemmed" not in told
-    assert "BM25Retriever: A word in many documents" not in told
+    assert "BM25Retriever: The weight of a word" not in told
     assert "EnsembleRetriever: One document is" not in told
     assert "MergerRetriever: One document is" in told
     assert "--keep-answers" not in told

@@ -358,7 +358,7 @@ def test_a_pattern_is_for_one_sentence_of_its_class(row: Retired | table.Maker) 
         ("BM25Retriever", "Words are stemmed", "B.from_texts(t)", True),
         (
             "BM25Retriever",
-            "A word in many documents",
+            "The weight of a word",
             "BM25Retriever.from_texts(t, preprocess_func=str.split)",
             True,
         ),
