@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ragbook.migrate.imports import Code
+from ragbook.migrate.imports import Code, Names
 from ragbook.migrate.links import Links
 from ragbook.migrate.members import BY_NAME, DUMPS, PICKLERS
 from ragbook.migrate.methods import IN_CONFIG
@@ -95,7 +95,46 @@ def _said_of_members(code: Code, links: Links) -> Iterator[Said]:
             continue
         source = links.origins(code.sources(node.value) if node.attr in short else ())
         if source or node.attr not in short:
-            yield Said(node.attr, code.file, node.lineno, frozenset(classes), source)
+            of = _built(code.sources(node.value), links) or set(classes)
+            if of.intersection(classes):
+                yield Said(node.attr, code.file, node.lineno, frozenset(classes), source)
+
+
+def _built(paths: Iterable[Names], links: Links) -> set[str]:
+    """Return the retired classes whose objects a name of another file is; none if not all are."""
+    found: set[str] = set()
+    for path in paths:
+        homes = links.files_of(path)
+        for file, rest in homes:
+            values = _values_of(links.codes[file], rest[0]) if len(rest) == 1 else []
+            classes = [_class_built(one) for one in values]
+            if not all(classes) or not classes:
+                return set()
+            found.update(classes)
+    return found
+
+
+def _values_of(code: Code, name: str) -> list[ast.expr]:
+    """Return what a file gives a name, or its function of the name; none if not all is seen."""
+    values: list[ast.expr] = []
+    stored = [one for one in code.nodes if isinstance(one, ast.Name) and one.id == name]
+    others = {one for one in stored if isinstance(one.ctx, ast.Store)}
+    for node in code.nodes:
+        if isinstance(node, ast.Assign) and others.intersection(node.targets):
+            others.difference_update(node.targets)
+            values.append(node.value)
+        elif isinstance(node, ast.FunctionDef) and node.name == name:
+            returns = [one for one in ast.walk(node) if isinstance(one, ast.Return)]
+            values += [one.value or ast.Constant(None) for one in returns]
+    return [] if others else values
+
+
+def _class_built(value: ast.expr) -> str:
+    """Return the retired class that an expression builds an object of; empty if it is another."""
+    func = value.func if isinstance(value, ast.Call) else None
+    while isinstance(func, ast.Attribute) and func.attr not in retired():
+        func = func.value
+    return _last(func) if _last(func) in retired() else ""
 
 
 def _said_by_name(code: Code, links: Links) -> Iterator[Said]:
