@@ -85,6 +85,10 @@ def test_other_filters_stay_as_they_are(tmp_path: Path, filter: str) -> None:
         ("more = {'filter': {'a': ['x']}}\ns.as_retriever(search_kwargs=more)\n", LIST),
         ("def f(store):\n    store.similarity_search('q', filter={'a': ['x']})\nf(s)\n", LIST),
         ("s.similarity_search('q', filter={'a': {'$neq': 1}})\n", NOT_EQUAL),
+        ("any_of = ['x']\ns.similarity_search('q', filter={'a': any_of})\n", LIST),
+        ("def f(a: list[str]):\n    s.similarity_search('q', filter={'a': a})\n", LIST),
+        ("def f(q, a):\n    s.similarity_search(q, filter={'a': a})\nf('q', ['x'])\n", LIST),
+        ("def f(q, a):\n    s.similarity_search(q, filter={'a': a})\nf('q', a=['x'])\n", LIST),
     ],
 )
 def test_what_is_not_sure_keeps_the_store(tmp_path: Path, code: str, why: str) -> None:
@@ -96,6 +100,9 @@ def test_what_is_not_sure_keeps_the_store(tmp_path: Path, code: str, why: str) -
     [
         "from shop import Chroma\nc = Chroma(x)\nc.similarity_search('q', filter={'a': ['x']})\n",
         "rows = query.all(filter=1)\n",
+        "def f(q, a):\n    s.similarity_search(q, filter={'a': a})\nf(['q'], 'x')\n",
+        "def f(a: str):\n    s.similarity_search('q', filter={'a': a})\n",
+        "def f(a: list[str]):\n    s.similarity_search('q', filter={'a': {'$in': a}})\n",
     ],
 )
 def test_a_filter_of_another_object_does_not(tmp_path: Path, code: str) -> None:

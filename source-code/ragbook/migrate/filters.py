@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import libcst as cst
+from libcst import matchers
 
 from ragbook.migrate.members import reach_of
 from ragbook.migrate.objects import objects_of_use
 from ragbook.migrate.plan import Plan
 from ragbook.migrate.table import retired
+from ragbook.migrate.uses import dotted
 
 STORE = "FAISS"
+LISTS = re.compile(r"\b(?:[Ll]ist|Sequence|Iterable)\b")
+"""Types of what may be a list."""
 FILTER = "filter"
 FUNCTION = "a function for a filter gets the document here, not its metadata"
-LIST = 'a list in a filter is {"$in": [...]} here'
+LIST = 'a list in a filter is {"$in": [...]} here: write that, and run it again'
 NOT_EQUAL = '"$neq" in a filter is "$ne" here'
 
 
@@ -66,6 +71,8 @@ def _read(plan: Plan, value: cst.CSTNode | None) -> _Seen:
                 waiting += [part.value for part in element.value.elements]
             elif isinstance(element.value, cst.List) and not key.startswith("$"):
                 seen.lists.append(element.value)
+            elif isinstance(element.value, cst.Name) and not key.startswith("$"):
+                seen.faults += [LIST] if _may_be_list(plan, element.value) else []
     return seen
 
 
@@ -74,6 +81,36 @@ def _bound(plan: Plan, name: cst.Name) -> Iterator[cst.CSTNode | None]:
     for one in scope[name.value] if scope else ():
         node = getattr(one, "node", None)
         yield node if isinstance(node, cst.FunctionDef) else plan.module.bound_value(one)
+
+
+def _may_be_list(plan: Plan, name: cst.Name) -> bool:
+    """Tell whether a name is given a list, also as a parameter, or its annotation says so."""
+    scope = plan.module.scope(name)
+    for one in scope[name.value] if scope else ():
+        node = getattr(one, "node", None)
+        values = (
+            _given(plan, node) if isinstance(node, cst.Param) else [plan.module.bound_value(one)]
+        )
+        note = node.annotation if isinstance(node, cst.Param) else None
+        said = plan.module.wrapper.module.code_for_node(note.annotation) if note else ""
+        if LISTS.search(said) or any(isinstance(v, cst.List | cst.ListComp) for v in values):
+            return True
+    return False
+
+
+def _given(plan: Plan, param: cst.Param) -> Iterator[cst.BaseExpression]:
+    """Yield what calls in the module give for a parameter of a function."""
+    function = plan.module.parent(plan.module.parent(param))
+    if not isinstance(function, cst.FunctionDef):
+        return
+    names = [one.name.value for one in function.params.params if one.name.value != "self"]
+    for node in matchers.findall(plan.module.wrapper.module, matchers.Call()):
+        call = cst.ensure_type(node, cst.Call)
+        if dotted(call.func).rpartition(".")[2] == function.name.value:
+            for number, argument in enumerate(call.args):
+                by_place = names[number] if number < len(names) else ""
+                if (dotted(argument.keyword) or by_place) == param.name.value:
+                    yield argument.value
 
 
 def _owner(plan: Plan, value: cst.CSTNode) -> cst.BaseExpression | None:
