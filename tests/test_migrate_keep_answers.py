@@ -183,3 +183,27 @@ def test_what_is_written_answers_as_the_code_did(question: str) -> None:
     assert answers(rewritten(ANSWERS).text, question) == before
     plain = rewritten(ANSWERS, Surroundings(prefix="retrievers")).text
     assert answers(plain, question) != before
+
+
+@pytest.mark.parametrize(
+    ("call", "beginning"),
+    [
+        ('EnsembleRetriever(retrievers=[a, b], id_key="file")', "One document is"),
+        ("BM25Retriever.from_texts(list(t), preprocess_func=str.lower)", "Words are stemmed"),
+    ],
+)
+@pytest.mark.parametrize("around", [KEEPING, Surroundings(prefix="retrievers")])
+def test_a_difference_is_not_told_of_calls_that_have_its_argument(
+    call: str, beginning: str, around: Surroundings
+) -> None:
+    name = call.partition("(")[0].partition(".")[0]
+    new = rewritten(f"from langchain.retrievers import {name}\nr = {call}\n", around)
+    assert not [said for one in new.findings for said in one.differs if said.startswith(beginning)]
+
+
+def test_a_difference_is_told_where_one_call_lacks_its_argument_or_none_is_seen() -> None:
+    lines = ("from langchain.retrievers import EnsembleRetriever", "a = EnsembleRetriever(b)")
+    for code in (lines[0], "\n".join([*lines, 'c = EnsembleRetriever(b, id_key="file")'])):
+        new = rewritten(f"{code}\n", Surroundings(prefix="retrievers"))
+        told = [said for one in new.findings for said in one.differs]
+        assert any(said.startswith("One document is") for said in told)

@@ -366,6 +366,8 @@ def test_a_pattern_is_for_one_sentence_of_its_class(row: Retired | table.Maker) 
         ("MergerRetriever", "Results are copies", "found[0].metadata.update(rank=1)", True),
         ("MergerRetriever", "Results are copies", "found[0].metadata['rank'] == 1", False),
         ("KNNRetriever", "With relevancy_threshold", "KNNRetriever.from_texts(t, e)", False),
+        ("FAISS", "A threshold of a score", "EmbeddingsFilter(similarity_threshold=0.5)", False),
+        ("FAISS", "A threshold of a score", "search_kwargs={'score_threshold': 0.5}", True),
         ("FAISS", "A filter is applied", "FAISS.from_texts(t, e).similarity_search('x')", False),
         ("FAISS", "A filter is applied", "s.as_retriever(search_kwargs={'filter': f})", True),
         ("ChatOllama", "Without a base_url", "ChatOllama(model='x', base_url=u)", False),

@@ -48,6 +48,8 @@ class CallPlan:
     """Arguments of the old call that have no place here, each with its name and the reason."""
     kept: Sequence[str] = ()
     """Arguments that are added so that it answers as before, as code."""
+    lacking: Sequence[str] = ()
+    """Names of the arguments that would make it answer as before, and that it has not."""
 
 
 def plan_call(
@@ -105,9 +107,12 @@ def plan_call(
             assert isinstance(one.new, str)
             given.append(Given(one.new, cst.parse_expression(one.default)))
     taken = old_names | {one.keyword for one in given}
-    added = [one for one in row.as_before if keep_answers and one.give not in taken]
-    given += [Given(one.give, cst.parse_expression(one.value)) for one in added]
-    kept = [f"{one.give}={one.value}" for one in added]
+    lacking = [one for one in row.as_before if one.give not in taken]
+    if not keep_answers:
+        names = [one.give for one in lacking]
+        return CallPlan(row.replacement, row.file, how.target, given, gone, lacking=names)
+    given += [Given(one.give, cst.parse_expression(one.value)) for one in lacking]
+    kept = [f"{one.give}={one.value}" for one in lacking]
     return CallPlan(row.replacement, row.file, how.target, given, gone, kept)
 
 

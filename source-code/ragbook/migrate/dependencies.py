@@ -47,13 +47,17 @@ FIRST_BESIDE_CORE_1 = {
     "langgraph-checkpoint": "2.0.26",
     "langgraph-prebuilt": "0.2",
     "langserve": "0.3.3",
+    "langsmith": "0.3.45",
+    "pydantic": "2.7.4",
+    "tenacity": "8.1",
 }
 """The first version of a package that can be installed beside langchain-core 1.
 
 Source: what the releases on PyPI require, as `uv pip compile --resolution lowest-direct` reads it
 for the package and `langchain-core>=1`. The very first releases of some set no end: of langchain,
 langchain-anthropic and langchain-together it goes by those from 0.1 on, of the others from 0.0.2
-on, of langchain-experimental and langserve by those of the last years.
+on, of langchain-experimental and langserve by those of the last years. What langchain-core 1
+itself requires is here, too, where projects are known to pin it.
 """
 WAY_OUT = {"langchain": "allow langchain 1", "langchain-community": "allow langchain-community 0.4"}
 

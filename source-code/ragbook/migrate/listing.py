@@ -42,9 +42,8 @@ def list_findings(plan: Plan, names: Names, methods: MethodPlan, file: str) -> l
         if rewritten and isinstance(entry, Retired) and (news := plan.successors(entry, call)):
             dot = "" if prefix.endswith(".") else "."
             facts["here"] = ", ".join(f"{prefix}{dot}{file}.{cls}" for file, cls in news)
-        if rewritten and isinstance(entry, Retired) and plan.around.keep_answers:
-            gone = tuple(one.instead for one in entry.as_before)
-            facts["differs"] = [one for one in facts["differs"] if not one.startswith(gone)]
+        if rewritten and isinstance(entry, Retired):
+            facts["differs"] = [one for one in facts["differs"] if not plan.is_kept(entry, one)]
             facts["as_before"] = plan.kept(entry)
         found.append(Finding(file, line, path, kind, rewritten, why=why, **facts))
 

@@ -140,6 +140,12 @@ class Plan:
         calls = [call for call in self.calls.values() if call.replacement == row.replacement]
         return list(dict.fromkeys(one for call in calls for one in call.kept))
 
+    def is_kept(self, row: Retired, said: str) -> bool:
+        """Tell whether all calls of a class have the argument that takes a difference away."""
+        calls = [call for call in self.calls.values() if call.replacement == row.replacement]
+        names = {one.give for one in row.as_before if said.startswith(one.instead)}
+        return bool(calls and names) and all(names.isdisjoint(call.lacking) for call in calls)
+
     def successors(self, row: Retired, call: cst.Call | None = None) -> list[tuple[str, str]]:
         """Return the files and classes that a class, or one call of it, becomes in this module.
 
