@@ -12,8 +12,8 @@ import retired_names
 from langchain_core.retrievers import BaseRetriever
 
 import retrievers
+from ragbook.copying import retriever_files
 from ragbook.migrate import table
-from ragbook.migrate.project import known_files
 from ragbook.migrate.table import Elsewhere, Move, Retired
 
 ROWS = table.retired()
@@ -88,8 +88,8 @@ def new_arguments(row: Retired) -> set[str]:
 
 @pytest.mark.parametrize("row", [r for r in ROWS.values() if r.file], ids=lambda row: row.name)
 def test_the_replacement_takes_the_arguments_that_the_table_names(row: Retired) -> None:
-    assert row.file in known_files()
-    assert row.replacement in known_files()[row.file].classes
+    assert row.file in retriever_files()
+    assert row.replacement in retriever_files()[row.file].classes
     taken = new_arguments(row)
     for argument in row.arguments.values():
         for new in [argument.new] if isinstance(argument.new, str) else argument.new or []:

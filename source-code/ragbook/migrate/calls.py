@@ -108,12 +108,11 @@ def plan_call(
             given.append(Given(one.new, cst.parse_expression(one.default)))
     taken = old_names | {one.keyword for one in given}
     lacking = [one for one in row.as_before if one.give not in taken]
-    if not keep_answers:
-        names = [one.give for one in lacking]
-        return CallPlan(row.replacement, row.file, how.target, given, gone, lacking=names)
-    given += [Given(one.give, cst.parse_expression(one.value)) for one in lacking]
-    kept = [f"{one.give}={one.value}" for one in lacking]
-    return CallPlan(row.replacement, row.file, how.target, given, gone, kept)
+    added = lacking if keep_answers else []
+    given += [Given(one.give, cst.parse_expression(one.value)) for one in added]
+    kept = [f"{one.give}={one.value}" for one in added]
+    left = [one.give for one in lacking if one not in added]
+    return CallPlan(row.replacement, row.file, how.target, given, gone, kept, left)
 
 
 def _why_gone(row: Retired, name: str, argument: cst.Arg) -> str:

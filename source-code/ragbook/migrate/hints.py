@@ -19,6 +19,13 @@ DEEPEST = 8
 """How many names a value is followed through."""
 
 
+def names_retrievers(paths: Collection[str]) -> bool:
+    """Tell whether there are paths, and all are those of retrievers of LangChain."""
+    return bool(paths) and all(
+        FROM_LANGCHAIN.match(one) and one.endswith("Retriever") for one in paths
+    )
+
+
 def gives_retriever(code: Code, name: str) -> bool:
     """Tell whether a file has a function of a name whose annotation says it gives a retriever."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -37,10 +44,7 @@ def gives_retriever(code: Code, name: str) -> bool:
 
 def _is_langchain_s(code: Code, path: str) -> bool:
     root, *rest = path.split(".")
-    full = [".".join((*one, *rest)) for one in code.stands_for(root)]
-    return bool(full) and all(
-        FROM_LANGCHAIN.match(one) and one.endswith("Retriever") for one in full
-    )
+    return names_retrievers([".".join((*one, *rest)) for one in code.stands_for(root)])
 
 
 class Hints:
@@ -121,10 +125,7 @@ class Hints:
         """Tell whether a dotted name is that of a retriever of LangChain here."""
         root, _, rest = path.partition(".")
         homes = [self._imported_as(one, root) for one in self._globals(root)]
-        full = [f"{one}.{rest}" if rest else one for one in homes]
-        return bool(full) and all(
-            FROM_LANGCHAIN.match(one) and one.endswith("Retriever") for one in full
-        )
+        return names_retrievers([f"{one}.{rest}" if rest else one for one in homes])
 
     def _imported_as(self, one: BaseAssignment, local: str) -> str:
         if not isinstance(one, ImportAssignment):

@@ -63,6 +63,10 @@ class Code:
             return self.brought.get(name, set())
         return {(*module, name) for module in self.brought.get("*", ())}
 
+    def classes(self, name: str) -> list[ast.ClassDef]:
+        """Return the classes that the file defines by a name, inside of others, too."""
+        return [one for one in self.nodes if isinstance(one, ast.ClassDef) and one.name == name]
+
     def paths(self, node: ast.expr) -> set[Names]:
         """Return what the dotted name may be that an expression begins with.
 

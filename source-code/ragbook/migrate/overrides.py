@@ -73,20 +73,16 @@ def _names_retriever(code: Code, path: Names, links: Links, seen: set[Names]) ->
     seen.add(at)
     if FROM_LANGCHAIN.match(".".join(path)):
         return path[-1].endswith("Retriever")
-    own = _classes(code, path[0]) if len(path) == 1 else []
+    own = code.classes(path[0]) if len(path) == 1 else []
     if own:
         return all(_is_retriever(code, one, links, seen) for one in own)
     for file, rest in links.files_of(path):
         home = links.codes[file]
         if len(rest) == 1 and home is not code:
-            found = {rest} if _classes(home, rest[0]) else home.stands_for(rest[0])
+            found = {rest} if home.classes(rest[0]) else home.stands_for(rest[0])
             if any(_names_retriever(home, one, links, seen) for one in found):
                 return True
     return False
-
-
-def _classes(code: Code, name: str) -> list[ast.ClassDef]:
-    return [one for one in code.nodes if isinstance(one, ast.ClassDef) and one.name == name]
 
 
 def renamed(searches: Mapping[int, str], method: ast.AST) -> bool:

@@ -15,7 +15,7 @@ from functools import cache
 from keyword import iskeyword
 from pathlib import Path
 
-from ragbook.copying import RetrieverFile, package_root, retriever_files
+from ragbook.copying import package_root, retriever_files
 from ragbook.migrate.imports import Code
 from ragbook.migrate.layout import Layout
 
@@ -227,12 +227,6 @@ def given_destination(path: Path, folder: Path, layout: Layout) -> Destination:
     return Destination(folder, ".".join(module), root, layout)
 
 
-@cache
-def known_files() -> dict[str, RetrieverFile]:
-    """Read the retriever files once."""
-    return retriever_files()
-
-
 def with_siblings(names: Iterable[str]) -> set[str]:
     """Return the names of retriever files, and of those that they import."""
     found: set[str] = set()
@@ -240,13 +234,13 @@ def with_siblings(names: Iterable[str]) -> set[str]:
     while queue:
         if (name := queue.pop()) not in found:
             found.add(name)
-            queue += known_files()[name].siblings
+            queue += retriever_files()[name].siblings
     return found
 
 
 def is_copy(file: Path, content: bytes) -> bool:
     """Tell whether a file is one of the retrievers as `rag copy` writes them."""
-    ours = known_files().get(file.stem) if file.suffix == ".py" else None
+    ours = retriever_files().get(file.stem) if file.suffix == ".py" else None
     return ours is not None and content == ours.path.read_bytes()
 
 

@@ -56,10 +56,7 @@ def _built_on(code: Code, node: ast.ClassDef) -> tuple[list[ast.ClassDef], set[s
     own, others = [node], set[str]()
     for one in own:  # it grows
         for base in one.bases:
-            name = ast.unparse(base)
-            found = [
-                cls for cls in code.nodes if isinstance(cls, ast.ClassDef) and cls.name == name
-            ]
+            found = code.classes(ast.unparse(base))
             own += [cls for cls in found if cls not in own]
             if not found:
                 others |= {_known(path) for path in code.paths(base)}

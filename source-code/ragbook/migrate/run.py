@@ -9,7 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
-from ragbook.copying import requirement
+from ragbook.copying import requirement, retriever_files
 from ragbook.migrate import CLASSIC
 from ragbook.migrate.classic import packages_for
 from ragbook.migrate.dependencies import needs_core_1
@@ -35,7 +35,6 @@ from ragbook.migrate.project import (
     inner_projects,
     is_copy,
     known_destination,
-    known_files,
     with_siblings,
 )
 from ragbook.migrate.result import Change, Migration
@@ -284,7 +283,7 @@ def _is_in_the_way(result: Migration) -> bool:
 
 def _of_copies(files: Iterable[str]) -> set[str]:
     """Return the packages that copied files need, with what these import."""
-    return {one for name in with_siblings(files) for one in known_files()[name].packages}
+    return {one for name in with_siblings(files) for one in retriever_files()[name].packages}
 
 
 def _packages_of_moves(texts: Iterable[str]) -> set[str]:
