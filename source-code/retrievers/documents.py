@@ -635,8 +635,8 @@ def side_by_side(calls: Sequence[Callable[[], Result]]) -> list[Result]:
 
     The calling thread makes one after another; those that it has not come to after `PATIENCE` begin
     in threads. So what waits for a server or a model is waited for together, and a few searches in
-    memory are over before a thread wakes up: threads would only take turns at Python's lock, which
-    made such searches half as fast (`benchmarks/migrate_speed.py --notes 200`).
+    memory are over before a thread wakes up: threads would only take turns at Python's lock, and
+    slow such searches down (`benchmarks/migrate_speed.py --notes 200` times them).
 
     Args:
         calls: Functions without arguments. Each has a copy of the caller's context, so that nothing
