@@ -59,8 +59,9 @@ class MultiQueryRetriever(BaseRetriever):
     """Let a model reword the question, search every wording, and unite the results.
 
     The question itself is always searched, and first; a model that writes nonsense, or nothing, can
-    add documents but not lose the ones that the question finds. All wordings go to the retriever in
-    one `batch`, so that a `DenseRetriever` embeds them in one call.
+    add documents but not lose the ones that the question finds. A retriever with a `batch` of its
+    own gets all wordings in one, so that a `DenseRetriever` embeds them in one call; another one is
+    asked side by side.
 
     `fusion="union"` returns each document once, in the order met: what the question found, then
     what the first rewording added, and so on, as `langchain_classic` does. Most of its use is as a
